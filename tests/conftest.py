@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, settings
 import toptheta_npu
 from tests.drawn import DRAWN
 from tests.helpers import has_npu
-from tests.interpreter import interpreted, is_interpreting
-from tests.tiers import thin
+from tests.interpreter import interpreting, is_interpreting
+from tests.tiers import full, thin
 
 _SLOW_MACHINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
 # "ci" draws the same examples on every run; HYPOTHESIS_PROFILE=explore looks for new ones, as many as EXAMPLES
@@ -30,12 +30,19 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN and threading.current_threa
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+#: Tests of a minute in Triton's interpreter.
+_LONG_INTERPRETED = ("60000_keys", "compile_needs_one_graph", "int8-bf16-channel-d128-g1", "many_survivors")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     thin(items)
+    interpreted = {item for item in items if item.get_closest_marker("triton")}
+    for item in interpreted:
+        if any(name in item.nodeid for name in _LONG_INTERPRETED):
+            item.add_marker(full)
     if not is_interpreting():
-        of_triton = {item for item in items if item.get_closest_marker("triton")}
-        config.hook.pytest_deselected(items=list(of_triton))
-        items[:] = [item for item in items if item not in of_triton]
+        config.hook.pytest_deselected(items=list(interpreted))
+        items[:] = [item for item in items if item not in interpreted]
 
 
 def pytest_runtest_teardown(item: pytest.Item) -> None:
@@ -85,7 +92,7 @@ def _device(parameter: str) -> Iterator[str]:
     if not available[name]:
         pytest.skip(f"no {name} device")
     if parameter == "cpu-triton":
-        with interpreted():
+        with interpreting():
             yield name
         return
     # the NPU kernel's own tests are in tests/npu

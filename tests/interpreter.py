@@ -20,7 +20,7 @@ def is_interpreting() -> bool:
 
 
 @contextmanager
-def interpreted() -> Iterator[None]:
+def interpreting() -> Iterator[None]:
     """Let the kernels take the place of the CPU's fallback."""
     from toptheta_npu.triton import operators
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from tests.cases import CASES, Case
 from tests.cpu.native import keys_of_part, operator_arguments, partial_arguments, same_bits
 from tests.helpers import Inputs, assert_equals_oracle, assert_parts_merge, make_inputs
-from tests.interpreter import interpreted
+from tests.interpreter import interpreting
 from tests.random_cases import inputs_or_reject, largest_score, random_cases
 from toptheta_npu import incremental_attention
 from toptheta_npu.fallback import Arguments
@@ -37,11 +37,11 @@ def _whole_and_parts(inputs: Inputs) -> tuple[Any, Any, Any]:
 
 
 @pytest.mark.drawn
-@settings(max_examples=settings().max_examples)
+@settings(max_examples=settings().max_examples // 2)
 @given(case=random_cases(for_kernel=False, query_tokens=True))
 def test_operators_equal_the_oracle(case: Case) -> None:
     inputs = inputs_or_reject(case, "auto")
-    with interpreted():
+    with interpreting():
         plain, statistics, partial = _whole_and_parts(inputs)
     assert same_bits((plain,), statistics[:1])
     largest = largest_score(inputs)
@@ -52,7 +52,7 @@ def test_operators_equal_the_oracle(case: Case) -> None:
 @pytest.mark.parametrize("case_id", ["ragged", "paged-4d", "post-bf16-mixed"])
 def test_a_row_alone_has_the_bits_that_it_has_in_a_batch(case_id: str) -> None:
     inputs = make_inputs(_BY_ID[case_id])
-    with interpreted():
+    with interpreting():
         together = incremental_attention(**inputs.arguments)
         for row in range(len(together)):
             alone = {name: _row(name, given, row, len(together)) for name, given in inputs.arguments.items()}
@@ -72,7 +72,7 @@ def test_the_number_of_programs_changes_no_bit(multiprocessors: int) -> None:
     from toptheta_npu.triton import plan
 
     inputs = make_inputs(_BY_ID["n4097"])
-    with interpreted():
+    with interpreting():
         usual = incremental_attention(**inputs.arguments)
         with mock.patch.object(plan, "_multiprocessors", return_value=multiprocessors):
             assert torch.equal(incremental_attention(**inputs.arguments), usual)

@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from ...errors import TopThetaValueError
+from ...errors import TopThetaCombinationError, TopThetaValueError
 from ...thresholds import ThresholdsAtK
 from ...thresholds.budget import Budget
 from ...thresholds.lookup import Lookup
 from ...thresholds.targets import HeadK, Target, checked_head_k
+from ...thresholds.uniform import uniform_table
 from ..caches.rows import ForwardRows
 from .device_thresholds import DeviceThresholds
 from .statistics import Recorder, Recording
@@ -20,12 +21,12 @@ from .statistics import Recorder, Recording
 class SparseRun(Recording):
     """What `sparsify` yields: the statistics of the run, and how many elements its rows aim at.
 
-    :meth:`set_k`, :meth:`set_target_kept` and :meth:`set_head_k` write other thresholds into the tensors that the
-    layers read. Nothing is calibrated, compiled or captured again. They hold from the next step on: the next token, if
-    they are called between two tokens. Any thread may call them. A step that another thread runs at that moment may use
-    old thresholds in some layers, heads or rows and new ones in others. Each of them is one that was calibrated, and
-    nothing mixes within a number. No step that begins after the call has returned uses an old one. Let steps and
-    calls share a lock of yours where a step must not mix. Rows that are in the statistics stay there.
+    :meth:`set_k`, :meth:`set_target_kept`, :meth:`set_head_k` and :meth:`set_tau` write other thresholds into the
+    tensors that the layers read. Nothing is calibrated, compiled or captured again. They hold from the next step on:
+    the next token, if they are called between two tokens. Any thread may call them. A step that another thread runs at
+    that moment may use old thresholds in some layers, heads or rows and new ones in others. Each of them is one that
+    was calibrated, and nothing mixes within a number. No step that begins after the call has returned uses an old one.
+    Let steps and calls share a lock of yours where a step must not mix. Rows that are in the statistics stay there.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class SparseRun(Recording):
         check: Callable[[ThresholdsAtK], None],
         choose_budget: Callable[..., Budget],
         budget: Budget | None,
+        tau: float | None,
     ) -> None:
         super().__init__(recorders)
         self._thresholds = thresholds
@@ -49,14 +51,20 @@ class SparseRun(Recording):
         self._check_thresholds = check
         self._choose_budget = choose_budget
         self._budget = budget
+        self._tau = tau
         self._sparsified = False
         self._ended = False
         self._changing = threading.Lock()
 
     @property
     def k(self) -> int | None:
-        """Elements to keep per row now; None with a share or a budget."""
-        return self._target.k
+        """Elements to keep per row now; None with a share, a budget or a probability."""
+        return self._target.k if self._tau is None else None
+
+    @property
+    def tau(self) -> float | None:
+        """The probability that a key must exceed to be kept, now; None with a table."""
+        return self._tau
 
     @property
     def target_kept(self) -> float | None:
@@ -170,6 +178,35 @@ class SparseRun(Recording):
         """
         self._change_budget(self._choose_budget(target_value_rows=target_value_rows))
 
+    def set_tau(self, tau: float) -> None:
+        """Run the following steps with another probability, in a context that was entered with one.
+
+        Raises:
+            TopThetaTypeError: ``tau`` is no number.
+            TopThetaValueError: it is no probability above 0 and below 1; or the context was entered with a table, or
+                has ended; nothing changes.
+
+        Example:
+            >>> import torch
+            >>> from toptheta_npu.assets import load_tiny_llama
+            >>> from toptheta_npu.models import sparsify
+            >>> model, _ = load_tiny_llama()
+            >>> with sparsify(model, tau=0.01, statistics=True) as run:
+            ...     for tau in (0.01, 0.0001):
+            ...         run.set_tau(tau)
+            ...         _ = model.generate(torch.arange(600)[None], max_new_tokens=2, min_new_tokens=2, do_sample=False)
+            >>> few, many = run.statistics()[-1].kept.float().mean(-1)
+            >>> bool(few < many)
+            True
+        """
+        with self._changing:
+            if self._tau is None:
+                raise TopThetaCombinationError("tau", "excludes", "thresholds", "enter sparsify with tau alone")
+            current = self._thresholds.current
+            layers, heads = len(current.theta), current.theta[0].shape[1]
+            self._replace(Lookup(uniform_table(tau, layers, heads)), self._target)
+            self._tau = tau
+
     def dense_up_to(self) -> int:
         """Compute the length of the longest row that is dense in all layers now."""
         limits = self._thresholds.current.dense_up_to
@@ -189,10 +226,16 @@ class SparseRun(Recording):
 
     def _change(self, target: Target, budget: Budget | None = None) -> None:
         with self._changing:
-            if self._ended:
-                raise TopThetaValueError("k", "a context that lasts", "one that has ended", "enter sparsify again")
-            at_k = self._lookup.at(target)
-            self._check_thresholds(at_k)
-            self._sparsified = self.sparsified()
-            self._thresholds.replace(at_k)
+            if self._tau is not None:
+                remedy = "change tau with set_tau, or enter sparsify with a table"
+                raise TopThetaCombinationError("tau", "excludes", "a number of elements to keep", remedy)
+            self._replace(self._lookup, target)
             self._target, self._budget = target, budget
+
+    def _replace(self, lookup: Lookup, target: Target) -> None:
+        if self._ended:
+            raise TopThetaValueError("k", "a context that lasts", "one that has ended", "enter sparsify again")
+        at_k = lookup.at(target)
+        self._check_thresholds(at_k)
+        self._sparsified = self.sparsified()
+        self._thresholds.replace(at_k)

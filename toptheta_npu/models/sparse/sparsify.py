@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from ..._checks import MOST_TOKENS, PrefillMode, Sdc, check_choice, check_int, check_largest_only, check_modes
 from ..._warnings import warn_of_sdc_without_vmc
-from ...errors import TopThetaValueError
+from ...errors import TopThetaCombinationError, TopThetaTypeError, TopThetaValueError
 from ...thresholds import (
     Extrapolation,
     LookupForm,
@@ -26,9 +26,10 @@ from ...thresholds import (
 from ...thresholds.budget import Budget
 from ...thresholds.lookup import Lookup
 from ...thresholds.targets import DEFAULT_K, HeadK, Target, checked_head_k
+from ...thresholds.uniform import SHORTEST, uniform_table
 from ..caches.rows import ForwardRows
 from ..fingerprint.model import check_table
-from ..hook.architecture import sliding_layers, text_config
+from ..hook.architecture import num_heads, num_layers, sliding_layers, text_config
 from ..hook.attach import attached, check_model, check_switches
 from ..hook.generating import generating
 from .device_thresholds import DeviceThresholds
@@ -49,8 +50,9 @@ class DenseDraftsWarning(UserWarning):
 @contextmanager
 def sparsify(
     model: PreTrainedModel,
-    thresholds: ThresholdTable,
+    thresholds: ThresholdTable | None = None,
     *,
+    tau: float | None = None,
     k: int | None = None,
     target_kept: float | None = None,
     target_error: float | None = None,
@@ -82,6 +84,8 @@ def sparsify(
     Args:
         model: a decoder-only model in evaluation mode. Other models are not affected, also of the same class.
         thresholds: calibrated for this very model; placement pre- or post-softmax is the table's.
+        tau: in place of thresholds and their k, one probability for all layers, heads and lengths: a row keeps the keys
+            that get more than this share of its attention, post-softmax. Nothing is calibrated.
         k: elements to keep per row, within the calibrated range; None: 128, unless another target is given.
         target_kept: in place of k, the share of its keys that a row aims at, as in ``ThresholdTable.at``.
         target_error: in place of k, how much may be lost: ``ThresholdTable.budget`` chooses k for every head, by error
@@ -109,9 +113,9 @@ def sparsify(
             ``prefill="dense"``.
 
     Yields:
-        A `SparseRun`. Its ``set_k(k)``, ``set_target_kept(share)`` and ``set_head_k(head_k)`` change the target between
-        two steps; its ``statistics()`` are per layer the keys, kept elements and V rows of every row, these as the
-        union over all query heads of a KV head, and its ``summaries()`` the sums.
+        A `SparseRun`. Its ``set_k(k)``, ``set_target_kept(share)``, ``set_head_k(head_k)`` and ``set_tau(tau)`` change
+        the target between two steps; its ``statistics()`` are per layer the keys, kept elements and V rows of every
+        row, these as the union over all query heads of a KV head, and its ``summaries()`` the sums.
 
     Raises:
         TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: the model is not supported, is
@@ -138,9 +142,24 @@ def sparsify(
         >>> with models.sparsify(model, table, k=8):
         ...     model.generate(texts[:1, :20], max_new_tokens=4, min_new_tokens=4, do_sample=False).shape
         torch.Size([1, 24])
+        >>> with models.sparsify(model, tau=0.01):  # without a table
+        ...     model.generate(texts[:1, :20], max_new_tokens=4, min_new_tokens=4, do_sample=False).shape
+        torch.Size([1, 24])
     """
     check_model(model)
-    check_table(model, thresholds)
+    if tau is None:
+        if thresholds is None:
+            remedy = "load a file with ThresholdTable.load(path), or pass tau=0.001, for example"
+            raise TopThetaTypeError("thresholds", "a ThresholdTable, or tau in its place", "neither", remedy)
+        check_table(model, thresholds)
+    else:
+        _check_alone(
+            thresholds=thresholds, k=k, target_kept=target_kept, target_error=target_error, head_k=head_k,
+            target_value_rows=target_value_rows, max_length=max_length, drift_control=drift_control,
+            lookup=None if lookup == "tabulated" else lookup,
+            extrapolation=None if extrapolation == "nearest" else extrapolation,
+        )  # fmt: skip
+        thresholds, k = uniform_table(tau, num_layers(model), num_heads(model)), SHORTEST
     check_choice("prefill", prefill, get_args(PrefillMode))
     check_switches(vmc=vmc)
     check_int("verify_tokens", verify_tokens, 1, MOST_TOKENS)
@@ -181,12 +200,20 @@ def sparsify(
 
     with attached(model, rule_of) as rows, generating(model):
         layers = [layer for layer in range(thresholds.num_layers) if layer not in sliding_layers(model)]
-        run = SparseRun(recorders, on_device, prepared, target, layers, rows, check, choose_budget, budget)
+        run = SparseRun(recorders, on_device, prepared, target, layers, rows, check, choose_budget, budget, tau)
         try:
             yield run
         finally:
             run.end()
-    _warn(run, rows, int(thresholds.lengths[-1]), max_length, verify_tokens)
+    calibrated = None if tau is not None or max_length is not None else int(thresholds.lengths[-1])
+    _warn(run, rows, calibrated, verify_tokens)
+
+
+def _check_alone(**others: object) -> None:
+    """Raise a typed error if an argument is given that has no meaning beside tau."""
+    for name, given in others.items():
+        if given is not None:
+            raise TopThetaCombinationError("tau", "excludes", name, "leave one of them out")
 
 
 def _budget(choose: Callable[..., Budget], aims: Mapping[str, object], **targets: float | None) -> Budget | None:
@@ -229,7 +256,7 @@ def _offline_mass(thresholds: ThresholdTable, at_k: ThresholdsAtK) -> Tensor:
     return at_k.discarded_mass[0]
 
 
-def _warn(run: SparseRun, rows: ForwardRows, calibrated: int, max_length: int | None, verify_tokens: int) -> None:
+def _warn(run: SparseRun, rows: ForwardRows, calibrated: int | None, verify_tokens: int) -> None:
     longest, dense = int(rows.longest), run.dense_up_to()
     if rows.drafted and run.dense_tokens:
         warnings.warn(
@@ -250,7 +277,7 @@ def _warn(run: SparseRun, rows: ForwardRows, calibrated: int, max_length: int | 
             NothingSparsifiedWarning,
             stacklevel=4,
         )
-    elif max_length is None and longest > calibrated:
+    elif calibrated is not None and longest > calibrated:
         warnings.warn(
             f"rows of up to {longest} keys used the thresholds of length {calibrated}, the longest calibrated; "
             "calibrate on longer sequences, or pass max_length and extrapolation='fitted'",

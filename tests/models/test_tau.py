@@ -1,0 +1,136 @@
+"""One probability in place of a table: the same rows as the rule on its own, in every kind of model, without a file."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from transformers import DynamicCache, Gemma3ForCausalLM, Gemma3TextConfig
+
+from tests.models.tiny import model_of, tokens
+from toptheta_npu.errors import TopThetaError, TopThetaTypeError, TopThetaValueError
+from toptheta_npu.evaluation.methods.tau import select_probable
+from toptheta_npu.models import DriftControl, apply_selection, calibrate, sparsify
+from toptheta_npu.thresholds.uniform import SHORTEST, uniform_table
+
+pytestmark = pytest.mark.usefixtures("no_grad")
+TAU = 0.02
+
+
+def test_rows_are_those_of_the_rule_itself() -> None:
+    ids = tokens(2, 60)
+    with sparsify(model_of(), tau=TAU, prefill="thresholded", statistics=True) as run:
+        logits = model_of()(ids).logits
+    with apply_selection(model_of(), lambda layer: select_probable(TAU), statistics=True) as rule:
+        expected = model_of()(ids).logits
+    torch.testing.assert_close(logits, expected)
+    for found, wanted in zip(run.statistics(), rule.statistics(), strict=True):
+        long = found.keys > SHORTEST
+        assert torch.equal(found.kept[long], wanted.kept[long])
+        assert (found.kept[long] < found.keys[long, None]).any()
+
+
+def test_decoding_keeps_what_a_prompt_keeps() -> None:
+    ids, cache = tokens(1, 60), DynamicCache()
+    with sparsify(model_of(), tau=TAU, prefill="thresholded", statistics=True) as whole:
+        model_of()(ids)
+    with sparsify(model_of(), tau=TAU, statistics=True) as run:
+        model_of()(ids[:, :59], past_key_values=cache)
+        model_of()(ids[:, 59:], past_key_values=cache)
+    assert torch.equal(run.statistics()[0].kept[-1], whole.statistics()[0].kept[-1])
+
+
+def test_rows_of_any_length_have_the_threshold_and_no_warning() -> None:
+    at = uniform_table(TAU, 2, 4).at(SHORTEST)
+    assert at.longest == SHORTEST + 1
+    assert at.dense_up_to == (SHORTEST, SHORTEST)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with sparsify(model_of(), tau=TAU) as run:
+            model_of().generate(tokens(1, 40), max_new_tokens=3, min_new_tokens=3, do_sample=False)
+    assert (run.tau, run.k, run.target_kept, run.head_k, run.budget) == (TAU, None, None, None, None)
+
+
+def test_layers_with_a_window_stay_dense() -> None:
+    torch.manual_seed(0)
+    config = Gemma3TextConfig(
+        vocab_size=50, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=16, sliding_window=8, layer_types=["sliding_attention", "full_attention"],
+        max_position_embeddings=128, initializer_range=0.3,
+    )  # fmt: skip
+    model = Gemma3ForCausalLM(config).eval()
+    ids = torch.randint(50, (1, 40))
+    dense = model(ids).logits
+    with sparsify(model, tau=TAU, prefill="thresholded", statistics=True) as run:
+        sparse = model(ids).logits
+    window, full = run.statistics()
+    assert len(window.keys) == 0
+    assert (full.kept < full.keys[:, None]).any()
+    assert not torch.equal(sparse, dense)
+
+
+def test_another_tau_holds_from_the_next_step_on() -> None:
+    ids = tokens(1, 60)
+    kept = {}
+    for tau in (0.05, TAU):
+        with sparsify(model_of(), tau=tau, prefill="thresholded", statistics=True) as run:
+            model_of()(ids)
+        kept[tau] = run.statistics()[0].kept
+    with sparsify(model_of(), tau=0.05, prefill="thresholded", statistics=True) as run:
+        model_of()(ids)
+        run.set_tau(TAU)
+        model_of()(ids)
+    assert run.tau == TAU
+    assert torch.equal(run.statistics()[0].kept, torch.cat([kept[0.05], kept[TAU]]))
+    with pytest.raises(TopThetaValueError, match="one that has ended; enter sparsify again"):
+        run.set_tau(0.1)
+
+
+def test_a_run_changes_by_what_it_was_entered_with() -> None:
+    table = calibrate(model_of(), tokens(4, 60, seed=1), k=6, layer_k=[0, 0])
+    with sparsify(model_of(), table, k=6) as run:
+        with pytest.raises(TopThetaValueError, match=r"^tau excludes thresholds; enter sparsify with tau alone$"):
+            run.set_tau(TAU)
+        assert (run.k, run.tau) == (6, None)
+        model_of().generate(tokens(1, 40), max_new_tokens=3, min_new_tokens=3, do_sample=False)
+    with sparsify(model_of(), tau=TAU) as run:
+        for change in (lambda: run.set_k(6), lambda: run.set_target_kept(0.5), lambda: run.set_head_k([[6] * 4] * 2)):
+            with pytest.raises(
+                TopThetaValueError, match=r"^tau excludes a number of elements to keep; change tau with"
+            ):
+                change()
+        model_of().generate(tokens(1, 40), max_new_tokens=3, min_new_tokens=3, do_sample=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({}, TopThetaTypeError, "thresholds: expected a ThresholdTable, or tau in its place, got neither; "
+         "load a file with ThresholdTable.load(path), or pass tau=0.001, for example"),
+        ({"tau": "0.1"}, TopThetaTypeError, "tau: expected a number, got '0.1'"),
+        ({"tau": 0.0}, TopThetaValueError, "tau: expected a probability above 0 and below 1, got 0.0; such as 0.001"),
+        ({"tau": 1}, TopThetaValueError, "tau: expected a probability above 0 and below 1, got 1; such as 0.001"),
+        ({"tau": 0.1, "k": 8}, TopThetaValueError, "tau excludes k; leave one of them out"),
+        ({"tau": 0.1, "lookup": "fitted"}, TopThetaValueError, "tau excludes lookup; leave one of them out"),
+        ({"tau": 0.1, "drift_control": DriftControl()}, TopThetaValueError,
+         "tau excludes drift_control; leave one of them out"),
+        ({"tau": 0.1, "sdc": "exp_threshold"}, TopThetaValueError,
+         "sdc='exp_threshold' needs placement='pre_softmax'; post-softmax the denominator is exact by construction: "
+         "use sdc='exact'"),
+    ],
+)  # fmt: skip
+def test_wrong_arguments(arguments: dict[str, Any], error: type[TopThetaError], message: str) -> None:
+    with pytest.raises(error) as caught, sparsify(model_of(), **arguments):
+        pass
+    assert str(caught.value) == message
+
+
+def test_a_table_beside_it_is_refused() -> None:
+    table = uniform_table(TAU, 2, 4)
+    with (
+        pytest.raises(TopThetaValueError, match=r"^tau excludes thresholds; leave"),
+        sparsify(model_of(), table, tau=0.1),
+    ):
+        pass

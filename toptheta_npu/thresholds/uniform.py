@@ -1,0 +1,36 @@
+"""One probability for all layers, heads and row lengths, in the form of a table: nothing is calibrated."""
+
+from __future__ import annotations
+
+import torch
+
+from ..errors import TopThetaTypeError, TopThetaValueError, shown
+from .checks import is_finite_number
+from .table import ThresholdTable
+
+#: Rows of so many keys are dense, and longer ones have the one threshold.
+SHORTEST = 2
+
+
+def uniform_table(tau: float, layers: int, heads: int) -> ThresholdTable:
+    """Make thresholds that drop what has at most the share ``tau`` of its row's attention, in rows of any length.
+
+    Raises:
+        TopThetaTypeError: ``tau`` is no number.
+        TopThetaValueError: it is no probability above 0 and below 1.
+
+    Example:
+        >>> uniform_table(0.001, 2, 4).at(SHORTEST).theta[0][-1]
+        tensor([0.0010, 0.0010, 0.0010, 0.0010])
+    """
+    if not is_finite_number(tau):
+        raise TopThetaTypeError("tau", "a number", shown(tau))
+    if not 0 < tau < 1:
+        raise TopThetaValueError("tau", "a probability above 0 and below 1", shown(tau), "such as 0.001")
+    theta = torch.full((1, layers, heads, 1), tau, dtype=torch.float32, device="cpu")
+    knot = torch.tensor([SHORTEST], dtype=torch.int64, device="cpu")
+    return ThresholdTable(
+        theta=theta, k=knot, lengths=knot + 1, counts=torch.ones_like(theta[0], dtype=torch.int64),
+        std=torch.zeros_like(theta), placement="post_softmax", estimator="pooled", alpha=0.0, layer_k=[0] * layers,
+        fingerprint="", provenance={"tau": repr(tau)},
+    )  # fmt: skip
