@@ -47,6 +47,8 @@ from benchmarks.real_model_study.settings import (
 from benchmarks.tables import renew
 from toptheta_npu.assets import load_tiny_llama
 from toptheta_npu.errors import TopThetaValueError
+from toptheta_npu.models.hook.architecture import num_heads, num_layers
+from toptheta_npu.thresholds.uniform import uniform_table
 
 FOLDER = Path("build") / "real_model"
 MODEL = Path("build") / "real-model" / "smollm2"
@@ -71,7 +73,10 @@ def measure(
 ) -> None:  # fmt: skip
     """Measure what is missing, part by part: thresholds, perplexity, and of the first part predictions and criteria."""
     for part in scale.parts:
-        table = thresholds.make(model, windows, scale, part, folder, console)
+        if part.calibrated:
+            table = thresholds.make(model, windows, scale, part, folder, console)
+        else:  # in name alone: methods of such a part look at no table
+            table = uniform_table(1e-3, num_layers(model), num_heads(model))
         perplexity.measure(part, model, windows, table, folder, kept / f"{part.name}.jsonl", console)
         if part == scale.parts[0]:
             file = kept / comparisons.prediction_file(part)

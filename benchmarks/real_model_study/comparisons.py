@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from benchmarks.real_model_study import results
 from benchmarks.real_model_study.analysis import Bounded, Runs, bootstrap, mean_of, percent, rows_ratio
 from benchmarks.real_model_study.settings import BUDGETS, COMPARED_ROWS, EQUAL_KS, Part, budget, equal
+from toptheta_npu.errors import TopThetaValueError
 
 MISSING = "not measured yet"
 
@@ -37,6 +38,28 @@ def against(runs: Runs, names: Sequence[str], value_rows: float) -> Bounded | No
         return None
     ours, theirs = (curve.at(value_rows) for curve in curves)
     return percent(mean_of(ours - theirs))
+
+
+def beside(folder: Path, part: Part, other: Part) -> tuple[Runs, Runs] | None:
+    """Read two parts in the windows that both have so far; None without any."""
+    texts = [results.read(folder / f"{each.name}.jsonl") for each in (part, other)]
+    if len({header.get("windows") for header, _ in texts}) > 1:
+        raise TopThetaValueError("windows", f"those of {other.name}", "others", f"remove {part.name}.jsonl")
+    runs = [runs_of(folder, each) for each in (part, other)]
+    if any(each is None for each in runs):
+        return None
+    shared = set.intersection(*({line["window"] for line in each.lines["dense"]} for each in runs if each is not None))
+    first, second = (
+        Runs.of([line for line in lines if line["window"] in shared], [arm.name for arm in each.arms])
+        for each, (_, lines) in zip((part, other), texts, strict=True)
+    )
+    return first, second
+
+
+def difference(ours: Runs, arm: str, theirs: Runs, names: Sequence[str]) -> Bounded | None:
+    """Compare an arm with others at its own V rows, in percent; None where they were not measured there."""
+    rows, curve = float(ours.value_rows[arm].mean()), theirs.curve(names)
+    return percent(mean_of(ours.losses[arm] - curve.at(rows))) if curve.reaches(rows) else None
 
 
 def at_share(runs: Runs, share: float) -> Bounded | None:

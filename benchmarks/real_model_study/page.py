@@ -17,7 +17,9 @@ from benchmarks.real_model_study.comparisons import (
     MISSING,
     Predicted,
     against,
+    beside,
     change_text,
+    difference,
     loss_of,
     prediction_file,
     predictions,
@@ -43,6 +45,7 @@ from benchmarks.real_model_study.settings import (
     RESAMPLES,
     SHORTER,
     SPLITS,
+    TAU,
     THRESHOLD_ROWS,
     Part,
     budget,
@@ -115,6 +118,21 @@ def rivals(runs: Runs) -> Table:
         "against Top-k with the budget's k, at its V rows",
     )
     return Table("Perplexity of budgets against others at equal V rows", columns, rows)
+
+
+def probabilities(ours: Runs, theirs: Runs) -> Table:
+    """Compare one probability for all heads with budgets and exact Top-k, in the same windows at the same V rows."""
+    rows = []
+    for arm in TAU.arms:
+        if arm.name in ours.losses and arm.method != "dense":
+            value_rows = float(ours.value_rows[arm.name].mean())
+            others = [difference(ours, arm.name, theirs, names) for names in (BUDGET_ARMS, EQUAL_TOP_K)]
+            cells = ["not measured there" if each is None else change_text(each) for each in others]
+            share = f"{100 * value_rows / ours.keys:.1f} %"
+            rows.append([label(arm), f"{value_rows:.0f}", share, loss_of(ours, arm.name), *cells])
+    columns = ("method", "V rows", "of dense", "perplexity against dense", "against budgets at these V rows",
+               "against Top-k with one k at these V rows")  # fmt: skip
+    return Table(f"One probability for all heads, {len(ours.dense)} windows", columns, rows)
 
 
 def predicted(found: Sequence[Predicted]) -> Table:
@@ -195,6 +213,8 @@ def all_tables(folder: Path) -> dict[str, Table | Paragraphs]:
         "real ratios": runs and ratios(runs),
         "real rivals": runs and rivals(runs),
     }
+    pair = beside(folder, TAU, HEADLINE)
+    shown["real tau"] = pair and probabilities(*pair)
     shown |= {"real retrieval": task_tables.retrieval(folder), "real answers": task_tables.answers(folder)}
     shown |= {"real criteria": criteria.table(folder)}
     shown |= {"real cost": cost.passes_table(folder), "real windows": cost.windows_table(folder)}

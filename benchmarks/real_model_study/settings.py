@@ -70,12 +70,13 @@ class Part:
     arms: tuple[Arm, ...]
     positions: int = POSITIONS
     placement: Placement = "pre_softmax"
+    calibrated: bool = True
 
     @property
     def name(self) -> str:
         """The name of its file."""
-        post = "_post" if self.placement == "post_softmax" else ""
-        return f"perplexity_{self.length}_{self.text}{post}"
+        kind = "_post" if self.placement == "post_softmax" else "" if self.calibrated else "_tau"
+        return f"perplexity_{self.length}_{self.text}{kind}"
 
 
 def equal(ks: tuple[int, ...]) -> tuple[Arm, ...]:
@@ -106,14 +107,14 @@ LONGER, SHORTER = (replace(HEADLINE, length=length, arms=FEWER_ARMS) for length 
 FOREIGN = tuple(
     replace(HEADLINE, text=text, windows=FOREIGN_SPLITS["evaluation"], arms=FEWER_ARMS) for text in ("python", "jargon")
 )
-#: One probability for all heads: by the row's LSE, and by what one pass over K knows of it.
-TAUS = (
-    *(Arm(f"tau:tau={tau:g}") for tau in (0.004, 0.002, 0.001, 0.0005, 0.00025)),
-    *(Arm(f"tau:tau={tau:g},lse={lse}") for lse in ("running", "sampled") for tau in (0.002, 0.001, 0.0005)),
-)
 POST = replace(
-    HEADLINE, placement="post_softmax",
-    arms=(*(arm for arm in FEWER_ARMS if not arm.method.startswith("top-k")), *TAUS),
+    HEADLINE, placement="post_softmax", arms=tuple(arm for arm in FEWER_ARMS if not arm.method.startswith("top-k"))
+)
+#: One probability for all heads, without calibration: by the row's LSE, and by what one pass over K knows of it.
+TAU = replace(
+    HEADLINE, calibrated=False,
+    arms=(DENSE, *(Arm(f"tau:tau={tau:g}") for tau in (0.001, 0.0005, 0.00025)),
+          *(Arm(f"tau:tau={tau:g},lse=running") for tau in (0.001, 0.0005))),
 )  # fmt: skip
 
 
@@ -198,7 +199,7 @@ class Scale:
 
 SCALES = {
     "headline": Scale((HEADLINE,)),
-    "full": Scale((HEADLINE, LONGER, COMPENSATIONS, *FOREIGN, SHORTER, POST)),
+    "full": Scale((HEADLINE, LONGER, COMPENSATIONS, *FOREIGN, SHORTER, POST, TAU)),
 }
 #: Criteria are compared on the embedded model too.
 EMBEDDED = Scale(
