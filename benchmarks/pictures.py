@@ -116,17 +116,18 @@ def _strip(axes: Any, limits: tuple[float, float], name: str) -> None:
     axes.set_ylabel(name, rotation=0, ha="right", va="center", fontsize=9)
 
 
-def draw_loss(runs: Runs, file: Path) -> None:
-    """Draw the loss against the share of V that is read."""
+def draw_loss(runs: Runs, uncalibrated: Runs, file: Path) -> None:
+    """Draw the loss against the share of V that is read; ``uncalibrated`` has one share of attention for all heads."""
     figure, [axes] = grid(1, width=6.0, height=2.4)
     curves = {
-        "Top-θ, the same k for every head": comparisons.EQUAL_THETA,
-        "Top-θ, a k for each head (budgets)": comparisons.BUDGET_ARMS,
-        "Top-k: the exact k largest, the same k for every head": comparisons.EQUAL_TOP_K,
+        "Top-θ, the same k for every head": (runs, comparisons.EQUAL_THETA),
+        "Top-θ, a k for each head (budgets)": (runs, comparisons.BUDGET_ARMS),
+        "Top-k: the exact k largest, the same k for every head": (runs, comparisons.EQUAL_TOP_K),
+        "Top-θ, one share for all heads (tau), not calibrated": (uncalibrated, comparisons.TAU_ARMS),
     }
-    for number, (name, arms) in enumerate(curves.items()):
-        share = np.array([100 * runs.value_rows[arm].mean() / runs.keys for arm in arms if arm in runs.losses])
-        loss = np.array([percent(mean_of(runs.losses[arm])) for arm in arms if arm in runs.losses])[:, 0]
+    for number, (name, (of, arms)) in enumerate(curves.items()):
+        share = np.array([100 * of.value_rows[arm].mean() / of.keys for arm in arms if arm in of.losses])
+        loss = np.array([percent(mean_of(of.losses[arm])) for arm in arms if arm in of.losses])[:, 0]
         axes.plot(share, loss, **style(number)._asdict(), label=name, markersize=4, linewidth=1.4)
     axes.axhline(0, color="black", linewidth=0.8)
     axes.set_xlim(0, 45)

@@ -13,7 +13,7 @@ from benchmarks.modelled.calls import PAPER_CALL, grouped_call
 from benchmarks.real_model_study import comparisons
 from benchmarks.real_model_study.analysis import Runs, mean_of, percent
 from benchmarks.real_model_study.goals import Paragraphs
-from benchmarks.real_model_study.settings import HEADLINE, Arm, budget
+from benchmarks.real_model_study.settings import HEADLINE, TAU, Arm, Part, budget
 from benchmarks.tables import renew
 
 README = Path(__file__).resolve().parents[1] / "README.md"
@@ -22,17 +22,20 @@ METHOD, LOSS = (_DOCS / "pictures" / name for name in ("method.png", "loss.png")
 #: The whole models that gain the least and the most, in the table of `whole_models`.
 LEAST = "`generate()`, embedded model, 2048 tokens, k = 64"
 MOST = "decode step, 1.2 billion weights, 4 sequences of 32768 keys, k = 128"
+#: The share of the attention that README names, and in words.
+SHARE = 0.0005
+_COUNTED = {0.0005: "two-thousandth"}
 
 
-def runs() -> Runs:
+def runs(part: Part = HEADLINE) -> Runs:
     """Read the losses of the real model.
 
     Raises:
         LookupError: there are none.
     """
-    found = comparisons.runs_of(_DOCS / "results" / "real_model", HEADLINE)
+    found = comparisons.runs_of(_DOCS / "results" / "real_model", part)
     if found is None:
-        raise LookupError(f"docs/results/real_model: no results of {HEADLINE.name}")
+        raise LookupError(f"docs/results/real_model: no results of {part.name}")
     return found
 
 
@@ -78,27 +81,31 @@ def _range(values: list[float]) -> str:
     return f"{min(values):.1f} to {max(values):.1f}"
 
 
-def losses(found: Runs) -> Paragraphs:
-    """Say what a model loses."""
-    plain, own = Arm("top-theta", 128).name, budget(350).name
-    share = {name: f"{100 * found.value_rows[name].mean() / found.keys:.0f} %" for name in (plain, own)}
-    loss = {name: f"{percent(mean_of(found.losses[name])).value:.1f} %" for name in (plain, own)}
+def losses(found: Runs, uncalibrated: Runs) -> Paragraphs:
+    """Say what a model loses, with thresholds and with one share of the attention for all heads."""
+    plain, own, tau = Arm("top-theta", 128).name, budget(350).name, Arm(f"tau:tau={SHARE}").name
+    of = {plain: found, own: found, tau: uncalibrated}
+    share = {name: f"{100 * runs.value_rows[name].mean() / runs.keys:.0f} %" for name, runs in of.items()}
+    loss = {name: f"{percent(mean_of(runs.losses[name])).value:.1f} %" for name, runs in of.items()}
     figures_at = "(docs/real-model.md#loss-against-v-rows)"
     return Paragraphs([
         f"So SmolLM2-135M [loses {loss[plain]}]{figures_at} where every head aims at k = 128. {share[plain]} of V is "
         "read, since a head keeps more than k in some rows, and heads that share a cache do not keep the same tokens. "
         f"It loses [{loss[own]} with {share[own]} of V]{figures_at} where every head has a k of its own "
-        "([budgets](docs/transformers.md#budgets)).",
+        "([budgets](docs/transformers.md#budgets)). Where a token counts if it gets more than a "
+        f"{_COUNTED[SHARE]} of the attention, in every head and without calibration, it loses [{loss[tau]} with "
+        f"{share[tau]} of V](docs/real-model.md#one-probability-for-all-heads).",
     ])  # fmt: skip
 
 
 def main() -> None:
     """Renew the text and draw the pictures."""
     found = runs()
-    renew(README, {"gains": gains(), "losses": losses(found)})
+    uncalibrated = runs(TAU)
+    renew(README, {"gains": gains(), "losses": losses(found, uncalibrated)})
     METHOD.parent.mkdir(exist_ok=True)
     pictures.draw_method(pictures.row_of_the_embedded_model(), METHOD)
-    pictures.draw_loss(found, LOSS)
+    pictures.draw_loss(found, uncalibrated, LOSS)
 
 
 if __name__ == "__main__":

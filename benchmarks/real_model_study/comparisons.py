@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from benchmarks.real_model_study import results
 from benchmarks.real_model_study.analysis import Bounded, Runs, bootstrap, mean_of, percent, rows_ratio
-from benchmarks.real_model_study.settings import BUDGETS, COMPARED_ROWS, EQUAL_KS, Part, budget, equal
+from benchmarks.real_model_study.settings import BUDGETS, COMPARED_ROWS, EQUAL_KS, TAU, Part, budget, equal
 from toptheta_npu.errors import TopThetaValueError
 
 MISSING = "not measured yet"
@@ -21,6 +21,7 @@ MISSING = "not measured yet"
 EQUAL_THETA = tuple(arm.name for arm in equal(EQUAL_KS) if arm.method == "top-theta")
 EQUAL_TOP_K = tuple(arm.name for arm in equal(EQUAL_KS) if arm.method == "top-k")
 BUDGET_ARMS = tuple(budget(rows).name for rows in BUDGETS)
+TAU_ARMS = tuple(arm.name for arm in TAU.arms if arm.method.startswith("tau:") and "lse=" not in arm.method)
 COMPARED_ARMS = tuple(budget(rows).name for rows in COMPARED_ROWS)
 
 
