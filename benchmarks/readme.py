@@ -89,12 +89,13 @@ def losses(found: Runs, uncalibrated: Runs) -> Paragraphs:
     loss = {name: f"{percent(mean_of(runs.losses[name])).value:.1f} %" for name, runs in of.items()}
     figures_at = "(docs/real-model.md#loss-against-v-rows)"
     return Paragraphs([
-        f"So SmolLM2-135M [loses {loss[plain]}]{figures_at} where every head aims at k = 128. {share[plain]} of V is "
-        "read, since a head keeps more than k in some rows, and heads that share a cache do not keep the same tokens. "
-        f"It loses [{loss[own]} with {share[own]} of V]{figures_at} where every head has a k of its own "
-        "([budgets](docs/transformers.md#budgets)). Where a token counts if it gets more than a "
-        f"{_COUNTED[SHARE]} of the attention, in every head and without calibration, it loses [{loss[tau]} with "
-        f"{share[tau]} of V](docs/real-model.md#one-probability-for-all-heads).",
+        f"So SmolLM2-135M loses [{loss[tau]} with {share[tau]} of V](docs/real-model.md#one-probability-for-all-heads) "
+        f"where a token counts if it gets more than a {_COUNTED[SHARE]} of the attention, in every head and without "
+        "calibration. With calibrated thresholds it loses "
+        f"[{loss[own]} with {share[own]} of V]{figures_at} where every head has a k of its own "
+        f"([budgets](docs/transformers.md#budgets)), and [{loss[plain]}]{figures_at} where all aim at k = 128. Then "
+        f"{share[plain]} of V is read, since a head keeps more than k in some rows, and heads that share a cache do not "
+        "keep the same tokens.",
     ])  # fmt: skip
 
 

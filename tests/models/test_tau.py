@@ -53,6 +53,12 @@ def test_rows_of_any_length_have_the_threshold_and_no_warning() -> None:
     assert (run.tau, run.k, run.target_kept, run.head_k, run.budget) == (TAU, None, None, None, None)
 
 
+def test_no_number_of_elements_is_aimed_at() -> None:
+    with sparsify(model_of(), tau=TAU, prefill="thresholded", statistics="summary") as run:
+        model_of()(tokens(1, 60))
+    assert all(layer.kept_over_aim.isnan().all() and layer.kept.all() for layer in run.summaries())
+
+
 def test_layers_with_a_window_stay_dense() -> None:
     torch.manual_seed(0)
     config = Gemma3TextConfig(

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -55,6 +57,20 @@ def run() -> Any:
 def test_the_kernels_run_without_a_choice_where_triton_is(kernels: SimpleNamespace) -> None:
     assert run() == "by the kernels"
     assert what_cuda_runs(CUDA_SELECTOR, probe=True) == Finding("operators", "Triton kernels, Triton 3.6.0")
+
+
+def test_a_call_runs_on_the_device_of_its_tensors(kernels: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    entered: list[torch.Tensor] = []
+
+    @contextmanager
+    def device_of(tensor: torch.Tensor) -> Iterator[None]:
+        entered.append(tensor)
+        yield
+        entered.clear()
+
+    monkeypatch.setattr(torch.cuda, "device_of", device_of)
+    kernels.incremental_attention = lambda arguments: len(entered) == 1 and entered[0] is arguments.query
+    assert run() is True
 
 
 def test_without_triton_the_fallback_runs_and_one_warning_says_why(

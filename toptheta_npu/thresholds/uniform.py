@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 
 from ..errors import TopThetaTypeError, TopThetaValueError, shown
+from .at_k import ThresholdsAtK
 from .checks import is_finite_number
+from .kinds import MAX_LENGTH
+from .lookup import Lookup
 from .table import ThresholdTable
+from .targets import Target
 
 #: Rows of so many keys are dense, and longer ones have the one threshold.
 SHORTEST = 2
@@ -34,3 +40,17 @@ def uniform_table(tau: float, layers: int, heads: int) -> ThresholdTable:
         std=torch.zeros_like(theta), placement="post_softmax", estimator="pooled", alpha=0.0, layer_k=[0] * layers,
         fingerprint="", provenance={"tau": repr(tau)},
     )  # fmt: skip
+
+
+class UniformLookup(Lookup):
+    """Look up the thresholds of `uniform_table`, which aim at no number of elements."""
+
+    def __init__(self, tau: float, layers: int, heads: int) -> None:
+        super().__init__(uniform_table(tau, layers, heads))
+
+    def at(self, target: Target, device: torch.device | str = "cpu") -> ThresholdsAtK:
+        """Look them up; of ``target``, whose k is `SHORTEST`, only ``dense_below`` counts."""
+        found = super().at(target, device)
+        # a row that aims at all of its keys is one of which nothing is said
+        aims = tuple(torch.full_like(each, MAX_LENGTH) for each in found.row_aims)
+        return dataclasses.replace(found, k=None, row_aims=aims)

@@ -45,7 +45,8 @@ class CudaSelector(Selector):
         """Make an operator that runs what is decided at the time of each call."""
 
         def run(arguments: Arguments) -> Any:
-            return (self._decided.get(name) or self._decide(name))(arguments)
+            with torch.cuda.device_of(arguments.query):  # Triton launches on the current device
+                return (self._decided.get(name) or self._decide(name))(arguments)
 
         return run
 

@@ -12,7 +12,7 @@ from ...thresholds import ThresholdsAtK
 from ...thresholds.budget import Budget
 from ...thresholds.lookup import Lookup
 from ...thresholds.targets import HeadK, Target, checked_head_k
-from ...thresholds.uniform import uniform_table
+from ...thresholds.uniform import UniformLookup
 from ..caches.rows import ForwardRows
 from .device_thresholds import DeviceThresholds
 from .statistics import Recorder, Recording
@@ -204,7 +204,7 @@ class SparseRun(Recording):
                 raise TopThetaCombinationError("tau", "excludes", "thresholds", "enter sparsify with tau alone")
             current = self._thresholds.current
             layers, heads = len(current.theta), current.theta[0].shape[1]
-            self._replace(Lookup(uniform_table(tau, layers, heads)), self._target)
+            self._replace(UniformLookup(tau, layers, heads), self._target)
             self._tau = tau
 
     def dense_up_to(self) -> int:

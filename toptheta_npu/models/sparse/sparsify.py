@@ -26,7 +26,7 @@ from ...thresholds import (
 from ...thresholds.budget import Budget
 from ...thresholds.lookup import Lookup
 from ...thresholds.targets import DEFAULT_K, HeadK, Target, checked_head_k
-from ...thresholds.uniform import SHORTEST, uniform_table
+from ...thresholds.uniform import SHORTEST, UniformLookup, uniform_table
 from ..caches.rows import ForwardRows
 from ..fingerprint.model import check_table
 from ..hook.architecture import num_heads, num_layers, sliding_layers, text_config
@@ -174,7 +174,10 @@ def sparsify(
     elif all(aim is None for aim in aims.values()):
         k = DEFAULT_K
     target = Target(k, target_kept, dense_below, checked_head_k(head_k))
-    prepared = Lookup(thresholds, max_length, extrapolation, lookup, discarded_mass=sdc == "offline")
+    prepared = (
+        Lookup(thresholds, max_length, extrapolation, lookup, discarded_mass=sdc == "offline")
+        if tau is None else UniformLookup(tau, thresholds.num_layers, thresholds.num_heads)
+    )  # fmt: skip
     at_k = prepared.at(target)
     prepared.warn_beyond(stacklevel=3)
     mass = _offline_mass(thresholds, at_k) if sdc == "offline" else None
