@@ -93,9 +93,9 @@ def losses(found: Runs, uncalibrated: Runs) -> Paragraphs:
         f"where a token counts if it gets more than a {_COUNTED[SHARE]} of the attention, in every head and without "
         "calibration. With calibrated thresholds it loses "
         f"[{loss[own]} with {share[own]} of V]{figures_at} where every head has a k of its own "
-        f"([budgets](docs/transformers.md#budgets)), and [{loss[plain]}]{figures_at} where all aim at k = 128. Then "
-        f"{share[plain]} of V is read, since a head keeps more than k in some rows, and heads that share a cache do not "
-        "keep the same tokens.",
+        f"([budgets](docs/transformers.md#budgets)), and [{loss[plain]}]{figures_at} where all aim at k = 128. "
+        f"Then {share[plain]} of V is read, since a head keeps more than k in some rows, and heads that share a cache "
+        "do not keep the same tokens.",
     ])  # fmt: skip
 
 
