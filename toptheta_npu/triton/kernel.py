@@ -81,7 +81,7 @@ def _tile(ROWS, SCALE, block, row, head, element, wanted, filled, rows_b, rows_h
 
     int8 rows come in DTYPE, which holds their numbers exactly; with scales of channels, multiplied by them, in float32.
     """
-    at = block * rows_b + head * rows_h + row * rows_n
+    at = block * rows_b + head.to(tl.int64) * rows_h + row * rows_n
     tile = tl.load(ROWS + at[:, None] + element[None, :] * rows_d, mask=wanted[:, None] & filled[None, :], other=0.0)
     if SCALE is not None:
         if BY_CHANNEL:
