@@ -33,6 +33,7 @@ from benchmarks import (
     generation_of_a_model,
     goals_page,
     gpu,
+    placements,
     query_tokens,
     whole_models,
 )
@@ -72,6 +73,7 @@ def stored_tables() -> dict[str, Table]:
         | generation_of_a_model.tables()
         | whole_models.tables()
         | gpu.tables()
+        | placements.tables()
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks import cpu_tables, gpu, pictures, whole_models
+from benchmarks import cpu_tables, gpu, pictures, placements, whole_models
 from benchmarks.modelled import figures
 from benchmarks.modelled.calls import PAPER_CALL, grouped_call
 from benchmarks.real_model_study import comparisons
@@ -21,6 +21,7 @@ _DOCS = README.parent / "docs"
 METHOD, LOSS = (_DOCS / "pictures" / name for name in ("method.png", "loss.png"))
 #: The whole models that gain the least and the most, in the table of `whole_models`.
 LEAST = "`generate()`, embedded model, 2048 tokens, k = 64"
+_PLACEMENTS = "docs/performance.md#after-the-softmax"
 MOST = "decode step, 1.2 billion weights, 4 sequences of 32768 keys, k = 128"
 #: The share of the attention that README names, and in words.
 SHARE = 0.0005
@@ -41,7 +42,7 @@ def runs(part: Part = HEADLINE) -> Runs:
 
 def gains() -> Paragraphs:
     """Say in a line for each kind of hardware what it gains."""
-    return Paragraphs([_on_cpus(), _on_gpus(), _on_npus()])
+    return Paragraphs([_on_cpus(), _on_gpus(), _on_npus(), _by_share()])
 
 
 def _on_cpus() -> str:
@@ -74,6 +75,15 @@ def _on_npus() -> str:
         "* **Ascend NPU**, estimated by a simulation of the chip and never measured on one: attention is "
         f"{_range(with_launch)} times as fast as the same kernel reading all of V, and {_range(over_any)} times as "
         "[fast as the memory lets any full attention be](docs/performance.md#the-kernel-on-the-host-model)."
+    )
+
+
+def _by_share() -> str:
+    by_score, by_share = placements.gains()
+    longer = [one / other for one, other in zip(by_score, by_share, strict=True)]
+    return (
+        "* All this is by calibrated thresholds. A step by `tau` goes through the scores twice. On a CPU it takes "
+        f"[{_range(longer)} times as long]({_PLACEMENTS}); on a GPU nothing is gained by it yet."
     )
 
 

@@ -15,6 +15,7 @@ from toptheta_npu.timing.shapes import CPU_SHAPES, densities_sweep
 _TEXT = page.PAGE.read_text()
 _COMMANDS = {
     "cpu": "python -m benchmarks.cpu_tables --write", "gpu": "python -m benchmarks.gpu",
+    "placements": "python -m benchmarks.placements --write",
     "whole": "python -m benchmarks.whole_models",
 }  # fmt: skip
 _TABLES = page.stored_tables()

@@ -317,7 +317,7 @@ def test_post_softmax_thresholds_need_exact_sdc():
         pass
 
 
-@pytest.mark.parametrize("table", ["table.theta", Path("table.safetensors"), None, torch.zeros(2)])
+@pytest.mark.parametrize("table", ["table.theta", Path("table.safetensors"), torch.zeros(2)])
 def test_what_is_no_table(table):
     named = rf"thresholds: expected a ThresholdTable, got {type(table).__name__}.*ThresholdTable\.load"
     with pytest.raises(TopThetaTypeError, match=named), sparsify(model_of(), table, k=K):
