@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import calibration_prefill, cpu_tables, query_tokens
-from benchmarks.calibration_study.__main__ import drift_goals
 from benchmarks.evaluation_study.__main__ import RESULTS as EVALUATION
 from benchmarks.evaluation_study.tables import goals as evaluation_goals
 from benchmarks.modelled import figures as modelled
@@ -45,7 +44,6 @@ def sections() -> dict[str, Sections]:
         "cpu": {f"performance.md#{section}": goals for section, goals in cpu_tables.goals().items()},
         "query tokens": {"performance.md#several-query-tokens": query_tokens.goals(query_tokens.stored())},
         "kernel": {f"kernel.md#{section}": goals for section, goals in modelled.load().goals().items()},
-        "drift control": {"calibration.md#other-text": drift_goals()},
         "real model": {"real-model.md": real_model_goals(REAL_MODEL)},
         "evaluation": {"reproduction.md#retrieval": evaluation_goals(perplexity, retrieval)},
     }

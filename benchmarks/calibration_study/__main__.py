@@ -23,12 +23,12 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from benchmarks.calibration_study import drift_control, selectors
+from benchmarks.calibration_study import selectors
 from benchmarks.calibration_study.figures import save_figures
 from benchmarks.calibration_study.measure import calibrate_all, measure_all, steps
 from benchmarks.calibration_study.points import Extent
 from benchmarks.calibration_study.tables import tables
-from benchmarks.tables import Goal, figure_table, renew
+from benchmarks.tables import renew
 from toptheta_npu._checks import check_choice
 from toptheta_npu._tables import Table
 from toptheta_npu.assets import load_tiny_llama
@@ -42,7 +42,6 @@ RESULTS = PAGE.parent / "results" / "calibration"
 #: What is measured, by the names of the files in `RESULTS`.
 PARTS: Mapping[str, Callable[[Console, tuple[Path, ...]], dict[str, Any]]] = {
     "thresholds": lambda console, prose: measured_thresholds(console, Extent(prose_files=prose)),
-    "drift_control": drift_control.measure,
     "selectors": lambda console, _: selectors.measure(console),
 }
 
@@ -57,17 +56,7 @@ def tables_of(part: str, folder: Path = RESULTS) -> dict[str, Table]:
     results = stored(part, folder)
     if part == "thresholds":
         return tables(results)
-    if part == "selectors":
-        return {"study selectors": selectors.as_table(results)}
-    return {
-        "study drift control": drift_control.as_table(results),
-        "study drift control worst": figure_table(drift_goals(folder), figure="worst of all cases"),
-    }
-
-
-def drift_goals(folder: Path = RESULTS) -> list[Goal]:
-    """List what drift control has to reach, each in its worst case."""
-    return drift_control.worst(drift_control.goals(stored("drift_control", folder)))
+    return {"study selectors": selectors.as_table(results)}
 
 
 def all_tables() -> dict[str, Table]:

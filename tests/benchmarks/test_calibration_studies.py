@@ -8,7 +8,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from benchmarks.calibration_study import drift_control, points, selectors
+from benchmarks.calibration_study import points, selectors
 from benchmarks.calibration_study.__main__ import PAGE, all_tables
 from benchmarks.calibration_study.calibrations import TableKey, Watcher
 from benchmarks.calibration_study.figures import save_figures
@@ -23,43 +23,6 @@ from toptheta_npu.calibration import Calibrator
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.evaluation.workers import ModelWorkers
 from toptheta_npu.models import calibrate
-
-
-def case(source: str, controlled: bool, ratio: float, p95: float, change: float) -> dict[str, object]:
-    reads = {"value_rows_p95": p95}
-    part = {"heads": [ratio, 1.02], "windows": [0.99, ratio], "reads": reads, "value_rows_p95_without": [p95, 2 * p95]}
-    return {
-        "text": "python", "calibrated_on": source, "placement": "pre_softmax", "k": 32, "drift_control": controlled,
-        "after_256_steps": part, "all_steps": part, "change_percent": change,
-        "nats": [change, 2 * change],
-    }  # fmt: skip
-
-
-def test_goals_compare_control_out_of_domain_with_thresholds_in_domain() -> None:
-    rows = [
-        case("python", False, 1.0, 200, 0.3),
-        case("english", False, 1.8, 300, 0.2),
-        case("python", True, 1, 150, 0),
-    ]
-    found = drift_control.goals([*rows, case("english", True, 0.94, 190, 0.35)])
-    assert [goal.value for goal in found] == pytest.approx([0.06, 0.06, 0.95, 0.95, 0.05])
-    assert [goal.met for goal in found] == [True, False, True, True, True]
-    # the p95 has one ratio, whichever window is left out; the losses differ by 0.05 and 0.1
-    assert [goal.error for goal in found] == [None, None, 0, 0, pytest.approx(100 * 0.05 / 2)]
-
-
-@full
-@pytest.mark.filterwarnings("ignore::toptheta_npu.thresholds.ThresholdExtrapolationWarning")
-def test_every_case_of_drift_control_is_decoded_and_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("LENGTH", 600), ("STEPS", 16), ("SETTLED", 8), ("KS", (64,))):
-        monkeypatch.setattr(drift_control, name, value)
-    rows = drift_control.measure(Console(quiet=True), windows=2, calibration=1)["results"]
-    assert len(rows) == 16
-    for row in rows:
-        assert row["after_256_steps"]["reads"]["keys_mean"] == 595.5
-        assert 8 < row["all_steps"]["reads"]["kept_mean"] < row["all_steps"]["reads"]["value_rows_p95"] < 600
-        assert len(row["nats"]) == len(row["all_steps"]["value_rows_p95_without"]) == 2
-    assert len(drift_control.goals(rows)) == 4 * 5
 
 
 def test_a_row_of_the_table_of_selectors() -> None:

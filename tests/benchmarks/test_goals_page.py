@@ -17,7 +17,6 @@ _GOALS_FROM = {
     "goals_page": {"calibration_prefill", "cpu_tables", "modelled/figures", "query_tokens", "evaluation_study/tables"},
     "cpu_tables": {"decode_step_1b"},
     "page": {"adapter_overhead", "calibration_rows", "call_overhead", "generation"},
-    "calibration_study/__main__": {"calibration_study/drift_control"},
     "real_model_study/page": {"real_model_study/cost", "real_model_study/goals"},
     "nothing": {"set_k"},
 }

@@ -28,7 +28,7 @@ from toptheta_npu.context_parallel import (
     context_parallel_attention_with_stats,
     exchanged_bytes,
 )
-from toptheta_npu.models import ContextParallelCache, DriftControl, calibrate, sparsify
+from toptheta_npu.models import ContextParallelCache, calibrate, sparsify
 from toptheta_npu.models.caches import value_mean
 from toptheta_npu.models.caches.value_mean import sum_values
 
@@ -179,7 +179,6 @@ def test_a_group_without_any_key_gives_zeros() -> None:
     ("options", "message"),
     [
         ({"statistics": True}, "statistics: expected none with a ContextParallelCache"),
-        ({"drift_control": DriftControl()}, "drift_control: expected none with a ContextParallelCache"),
     ],
 )
 def test_what_a_spread_cache_cannot_do_is_refused(options: dict[str, object], message: str) -> None:

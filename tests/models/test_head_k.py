@@ -1,4 +1,4 @@
-"""A k for every head in `sparsify`: outputs, statistics, drift control, and what goes with the largest alone."""
+"""A k for every head in `sparsify`: outputs, statistics, and what goes with the largest alone."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ from tests.models.tiny import K, left_padded, model_of, oracle_attention, tokens
 from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
 from toptheta_npu.evaluation.methods.top_k import select_top_k
 from toptheta_npu.models import (
-    DriftControl,
     NothingSparsifiedWarning,
     apply_selection,
     calibrate,
     calibrate_discarded_mass,
     sparsify,
 )
-from toptheta_npu.models.caches.value_mean import DRIFT
 from toptheta_npu.models.sparse import threshold_rule
 from toptheta_npu.thresholds import ThresholdTable
 
@@ -180,36 +178,6 @@ def test_rows_that_are_dense_in_all_heads_are_not_sparsified():
     with sparsify(model_of(), table_of(), head_k=budget) as run:
         decoded(DynamicCache(), tokens(1, 16), first=5)
         assert run.dense_up_to() == 15
-
-
-# --- drift control ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("placement", ["pre_softmax", "post_softmax"])
-def test_drift_control_brings_every_head_to_its_own_k(placement, thresholds):
-    """The thresholds of 8 elements are taken for those of 4, 8 and 16."""
-    model, ids = model_of(), tokens(4, 200, seed=7)
-    table = calibrate(
-        model, tokens(6, 200, seed=1), k=(4, 8, 16), layer_k=[0, 0], placement=placement, estimator="pooled",
-        top_k_at_calibration=False,
-    )  # fmt: skip
-    wrong = ThresholdTable(**{**vars(table), "theta": table.theta[[1, 1, 1]]})
-    budget = torch.tensor([[4, 16, 1, 8], [16, 1, 4, 4]])
-    cache = DynamicCache()
-    with sparsify(model, wrong, head_k=budget, drift_control=DriftControl(), statistics=True) as run:
-        decoded(cache, ids, first=40)
-        kept = torch.stack([layer.kept.view(160, 4, 4) for layer in run.statistics()])
-    ratio = kept[:, 60:].float().mean((1, 2)) / budget
-    assert (ratio[budget > 1] - 1).abs().max() < 0.15
-    assert (ratio[budget == 1] == 1).all()
-    shifts = torch.stack([getattr(layer, DRIFT).shift for layer in cache.layers])
-    for layer in range(2):
-        alone = budget[layer] == 1
-        assert not shifts[layer][:, alone].any()
-        assert shifts[layer][:, ~alone].any()
-        assert all((theta[:, alone] == torch.inf).all() for theta in thresholds[layer::2])
-    steps = torch.stack([getattr(layer, DRIFT).steps for layer in cache.layers])
-    assert (steps[(budget == 1)[:, None].expand_as(steps)] == 0).all()
 
 
 # --- refusals -----------------------------------------------------------------------------------------

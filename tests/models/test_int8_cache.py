@@ -15,7 +15,7 @@ from tests.models.test_growing_cache import CHANGES, NEED_TWO, OPTIONS, WAYS, ro
 from tests.models.tiny import K, left_padded, model_of, new_model, table_of, tokens
 from tests.tiers import full
 from toptheta_npu import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError, use_backend
-from toptheta_npu.models import DriftControl, GrowingCache, Int8Cache, calibrate_cache_scales, sparsify
+from toptheta_npu.models import GrowingCache, Int8Cache, calibrate_cache_scales, sparsify
 from toptheta_npu.models.caches import int8, value_mean
 from toptheta_npu.models.caches.int8 import GrowingInt8Layer, Packing, StaticInt8Layer
 from toptheta_npu.models.calibration.cache_scales import with_scales
@@ -136,7 +136,7 @@ def test_generate_gives_the_tokens_of_rounded_rows(way, scales, backend):
 @pytest.mark.parametrize("scales", SCALES)
 @pytest.mark.parametrize("length", [None, 64], ids=["growing", "static"])
 @pytest.mark.parametrize("options", [{}, {"vmc": False, "sdc": "none"}, {"dense_below": 45}, {"prefill": "thresholded"},
-                                     {"statistics": "rows"}, {"drift_control": DriftControl()}], ids=str)  # fmt: skip
+                                     {"statistics": "rows"}], ids=str)  # fmt: skip
 def test_logits_are_those_of_rounded_rows(options, length, scales):
     ids, found = tokens(2, 50, seed=6), []
     for cache in caches(scales, length):

@@ -31,14 +31,11 @@ from tests.models.tiny import (
 from toptheta_npu import TopThetaTypeError, TopThetaValueError
 from toptheta_npu.models import (
     DenseDraftsWarning,
-    DriftControl,
     Int8Cache,
     calibrate_cache_scales,
     calibrate_discarded_mass,
     sparsify,
 )
-from toptheta_npu.models.caches.value_mean import DRIFT
-from toptheta_npu.models.sparse.drift import integrated
 
 pytestmark = pytest.mark.usefixtures("no_grad")
 
@@ -270,33 +267,6 @@ def test_rows_are_added_before_those_of_the_next_call():
         model(ids[:, 24:26], past_key_values=cache)
         run.clear()
         assert len(run.statistics()[0].keys) == 0
-
-
-@pytest.mark.parametrize("kind", CACHES)
-@pytest.mark.parametrize("dropped", [0, 1, 3, 4])
-def test_drift_control_learns_from_accepted_tokens_alone(kind, dropped):
-    if dropped and kind == "static":
-        pytest.skip("a StaticCache drops no tokens")
-    control, model, ids, cache = DriftControl(start=2), model_of(), tokens(2, 40, seed=3), new_cache(kind)
-    with sparsify(model, table_of(), k=K, drift_control=control, statistics=True) as run:
-        pieces(model, ids, cache, 20, [1] * 6)
-        before = [(getattr(layer, DRIFT).shift.clone(), getattr(layer, DRIFT).steps.clone()) for layer in cache.layers]
-        run.clear()
-        model(ids[:, 26:30], past_key_values=cache)
-        for layer, (shift, _) in zip(cache.layers, before, strict=True):
-            assert torch.equal(getattr(layer, DRIFT).shift, shift)  # nobody knows yet which are accepted
-        if dropped:
-            cache.crop(-dropped)
-        kept = [layer.kept.view(2, 4 - dropped, 4).float() for layer in run.statistics()]
-        run.clear()
-        model(ids[:, 30 - dropped : 31 - dropped], past_key_values=cache)
-        last = [layer.kept.float() for layer in run.statistics()]
-    for layer, (shift, steps), rows, row in zip(cache.layers, before, kept, last, strict=True):
-        for each in (*rows.unbind(1), row):
-            shift = integrated(control, shift, steps, each, torch.full_like(shift, K))
-            steps = steps + 1
-        torch.testing.assert_close(getattr(layer, DRIFT).shift, shift)
-        assert torch.equal(getattr(layer, DRIFT).steps, steps)
 
 
 @pytest.mark.parametrize("scales", ["token", "channel"])

@@ -29,7 +29,6 @@ from .calibration.error_curves import (
 from .calibration.shard import calibrate_shard
 from .fingerprint.model import folder_fingerprint, model_fingerprint
 from .gguf.convert import convert_gguf
-from .sparse.drift import DriftControl
 from .sparse.run import SparseRun
 from .sparse.selection import apply_selection
 from .sparse.sparsify import DenseDraftsWarning, NothingSparsifiedWarning, sparsify
@@ -39,7 +38,6 @@ from .sparse.summaries import LayerSummary
 __all__ = [
     "ContextParallelCache",
     "DenseDraftsWarning",
-    "DriftControl",
     "GrowingCache",
     "Int8Cache",
     "LayerStatistics",

@@ -22,7 +22,7 @@ class ContextParallelCache(Cache):
     Every rank runs the whole model with the same input, and in each decode step and layer reads the keys of its own
     share alone: see `context_parallel_attention`. So the tokens are those of one process. Where they are drawn, all
     ranks need the same seed. A prompt is one call, in which each rank has all of its keys. Then come single tokens.
-    Beam search works. ``crop``, statistics and drift control do not. Layers with a sliding window are kept whole in
+    Beam search works. ``crop`` and statistics do not. Layers with a sliding window are kept whole in
     every rank.
 
     Args:

@@ -23,16 +23,22 @@ from .int8 import Int8Layer
 from .rows import Rows
 
 STATE = "_toptheta_value_mean"
-DRIFT = "_toptheta_drift"
 SEVERAL = "_toptheta_several"
 #: V rows of a sequence that a CPU converts to float32 at once; more would not stay in its caches.
 _BLOCK_ROWS = 2048
 
 
-class CacheState:
-    """What a context knows of the rows in one cache layer, as an attribute of that layer."""
+class RunningMean:
+    """Sums of the valid V rows of one cache layer, as an attribute of that layer.
 
-    def __init__(self, values: Tensor, owner: object) -> None:
+    Attributes:
+        totals: float32 [B, Hkv, Q, D], up to each token of the last call.
+        count: int64 [B], rows up to the last one; on the device for a preallocated cache, else on the CPU.
+    """
+
+    def __init__(self, totals: Tensor, count: Tensor, values: Tensor, owner: object) -> None:
+        self.totals = totals
+        self.count = count
         self._values, self._root = weakref.ref(values), weakref.ref(_root(values))
         self._version, self._place = _version(values), _place(values)
         self._owner = owner
@@ -62,24 +68,6 @@ class CacheState:
         # a copied or pickled cache holds other tensors: its state starts over
         return _no_state, ()
 
-
-def _no_state() -> None:
-    return None
-
-
-class RunningMean(CacheState):
-    """Sums of the valid V rows of one cache layer.
-
-    Attributes:
-        totals: float32 [B, Hkv, Q, D], up to each token of the last call.
-        count: int64 [B], rows up to the last one; on the device for a preallocated cache, else on the CPU.
-    """
-
-    def __init__(self, totals: Tensor, count: Tensor, values: Tensor, owner: object) -> None:
-        super().__init__(values, owner)
-        self.totals = totals
-        self.count = count
-
     def of_first(self, count: Tensor) -> Tensor | None:
         """Look up the sum of the first ``count`` rows [B], which the host knows; None where it is not among these."""
         known = self.totals.shape[2]
@@ -87,6 +75,10 @@ class RunningMean(CacheState):
         if 0 <= dropped < known and torch.equal(self.count - dropped, count):
             return self.totals[:, :, known - 1 - dropped]
         return None
+
+
+def _no_state() -> None:
+    return None
 
 
 def _root(values: Tensor) -> Tensor:
@@ -115,14 +107,13 @@ class CachedLayer:
 
     def __init__(self, cache: Cache, index: int, owner: object) -> None:
         self._cache, self._index, self.owner = cache, index, owner
-        self._known: dict[str, Any] = {}
+        self._known: RunningMean | None = None
         self._made_mean = False
         # layers of a DynamicCache come into being with their first tokens
         if index < len(cache.layers):
-            for name in (STATE, DRIFT):
-                known = getattr(self.layer, name, None)
-                if known is not None and known.is_about(self.layer.values, owner):
-                    self._known[name] = known
+            known = getattr(self.layer, STATE, None)
+            if known is not None and known.is_about(self.layer.values, owner):
+                self._known = known
         seen = self.seen if index < len(cache.layers) else 0
         self.past = seen if isinstance(seen, int) else None
         self.after_several = self._dropped()
@@ -175,14 +166,6 @@ class CachedLayer:
         beside = self.layer.scales_beside
         return dequantise(key, beside[0]), dequantise(value, beside[1])
 
-    def known(self, name: str) -> Any:
-        """Return the state of that name if it is about the rows that were there before the call, else None."""
-        return self._known.get(name)
-
-    def keep(self, name: str, state: CacheState) -> None:
-        """Put a state on the layer that is about the rows of this call, too."""
-        setattr(self.layer, name, state)
-
     def several_came(self) -> None:
         """Remember until the next call that several tokens came at once, and how long the layer is now."""
         setattr(self.layer, SEVERAL, int(self.seen))
@@ -219,7 +202,7 @@ class CachedLayer:
         return _mean(totals, rows)
 
     def _sum_before(self, value: Tensor, rows: Rows, scale: Tensor | None) -> Tensor:
-        known: RunningMean | None = self.known(STATE)
+        known = self._known
         if known is None:
             return sum_values(value, rows, scale)
         if not isinstance(self.layer, StaticLayer):
@@ -236,7 +219,7 @@ class CachedLayer:
     def value_sum_of_share(self, value: Tensor, rows: Rows) -> Tensor:
         """Sum the valid rows of this rank's share [B, Hkv, S, D], which the newest row may not belong to."""
         count = _host_count(rows)
-        known: RunningMean | None = self.known(STATE)
+        known = self._known
         if known is not None and torch.equal(known.count + 1, count):
             total = known.totals[:, :, 0] + _new_rows(value, rows, None)[:, :, 0]
         elif known is not None and known.is_about(value, self.owner) and torch.equal(known.count, count):
@@ -247,7 +230,7 @@ class CachedLayer:
         return total
 
     def _keep_mean(self, totals: Tensor, rows: Rows) -> None:
-        self.keep(STATE, RunningMean(totals, _host_count(rows), self.layer.values, self.owner))
+        setattr(self.layer, STATE, RunningMean(totals, _host_count(rows), self.layer.values, self.owner))
         self._made_mean = True
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..._checks import MOST_TOKENS, PrefillMode, Sdc, check_choice, check_int, check_largest_only, check_modes
+from ..._checks import MOST_TOKENS, Lse, PrefillMode, Sdc, check_choice, check_int, check_largest_only, check_modes
 from ..._warnings import warn_of_sdc_without_vmc
 from ...errors import TopThetaCombinationError, TopThetaTypeError, TopThetaValueError
 from ...thresholds import (
@@ -33,7 +33,6 @@ from ..hook.architecture import num_heads, num_layers, sliding_layers, text_conf
 from ..hook.attach import attached, check_model, check_switches
 from ..hook.generating import generating
 from .device_thresholds import DeviceThresholds
-from .drift import DriftControl, LayerDrift, Slopes, check_drift_control
 from .run import SparseRun
 from .statistics import Statistics, checked_statistics, make_recorders
 from .threshold_rule import ThresholdOptions, ThresholdRule
@@ -53,6 +52,7 @@ def sparsify(
     thresholds: ThresholdTable | None = None,
     *,
     tau: float | None = None,
+    lse: Lse = "exact",
     k: int | None = None,
     target_kept: float | None = None,
     target_error: float | None = None,
@@ -68,7 +68,6 @@ def sparsify(
     extrapolation: Extrapolation = "nearest",
     lookup: LookupForm = "tabulated",
     statistics: bool | Statistics = False,
-    drift_control: DriftControl | None = None,
 ) -> Iterator[SparseRun]:
     """Run the attention of ``model`` by calibrated thresholds within the context, then restore it.
 
@@ -86,6 +85,8 @@ def sparsify(
         thresholds: calibrated for this very model; placement pre- or post-softmax is the table's.
         tau: in place of thresholds and their k, one probability for all layers, heads and lengths: a row keeps the keys
             that get more than this share of its attention, post-softmax. Nothing is calibrated.
+        lse: what tau is a share of. "exact": the whole row, so that its scores are gone over twice. "sampled": what a
+            sample of 400 of its keys tells of it, so that a step compares each score as it comes, as pre-softmax.
         k: elements to keep per row, within the calibrated range; None: 128, unless another target is given.
         target_kept: in place of k, the share of its keys that a row aims at, as in ``ThresholdTable.at``.
         target_error: in place of k, how much may be lost: ``ThresholdTable.budget`` chooses k for every head, by error
@@ -94,8 +95,8 @@ def sparsify(
         head_k: in place of k, a budget: the elements to keep in every layer and head, [L, Hq], as in
             ``ThresholdTable.at``. 1, the largest alone, needs ``sdc="exact"`` and ``vmc=True``.
         dense_below: rows of fewer keys are dense, also where that exceeds the table's lengths. A decode step in which
-            all rows are that short runs PyTorch's attention, which is quicker there, unless statistics or drift control
-            want to see its rows. docs/transformers.md says how long rows have to be before thresholds save time.
+            all rows are that short runs PyTorch's attention, which is quicker there, unless statistics want to see
+            its rows. docs/transformers.md says how long rows have to be before thresholds save time.
         sdc: estimate of the discarded mass: "none", "exact", "exp_threshold" or "offline", which needs a
             table with ``discarded_mass``. Only "exact" with a post-softmax table.
         sdc_gamma: factor of "exp_threshold".
@@ -108,9 +109,6 @@ def sparsify(
         lookup: up to them, the "tabulated" thresholds or the "fitted" function.
         statistics: collect what every row kept, and the V rows that each KV group needed; slower. ``"summary"``
             adds them up instead, so that any number of rows takes the same memory; True is ``"rows"``.
-        drift_control: shift the thresholds during the decode steps of a sequence so that it keeps k elements on
-            average, also on text unlike the calibration text; None: they stay as calibrated. It needs a cache and
-            ``prefill="dense"``.
 
     Yields:
         A `SparseRun`. Its ``set_k(k)``, ``set_target_kept(share)``, ``set_head_k(head_k)`` and ``set_tau(tau)`` change
@@ -155,16 +153,18 @@ def sparsify(
     else:
         _check_alone(
             thresholds=thresholds, k=k, target_kept=target_kept, target_error=target_error, head_k=head_k,
-            target_value_rows=target_value_rows, max_length=max_length, drift_control=drift_control,
+            target_value_rows=target_value_rows, max_length=max_length,
             lookup=None if lookup == "tabulated" else lookup,
             extrapolation=None if extrapolation == "nearest" else extrapolation,
         )  # fmt: skip
         thresholds, k = uniform_table(tau, num_layers(model), num_heads(model)), SHORTEST
+    check_choice("lse", lse, get_args(Lse))
+    if tau is None and lse != "exact":
+        raise TopThetaCombinationError(f"lse={lse!r}", "needs", "tau", "leave it out with calibrated thresholds")
     check_choice("prefill", prefill, get_args(PrefillMode))
     check_switches(vmc=vmc)
     check_int("verify_tokens", verify_tokens, 1, MOST_TOKENS)
     kind = checked_statistics(statistics)
-    check_drift_control(drift_control, prefill)
     _check_max_length(model, max_length)
     choose_budget = partial(thresholds.budget, sdc=sdc, vmc=vmc)
     aims = {"k": k, "target_kept": target_kept, "head_k": head_k}
@@ -189,17 +189,13 @@ def sparsify(
 
     check(at_k)
     warn_of_sdc_without_vmc(sdc, vmc, stacklevel=3)
-    options = ThresholdOptions(sdc, sdc_gamma, vmc, prefill, verify_tokens)
+    options = ThresholdOptions(sdc, sdc_gamma, vmc, prefill, verify_tokens, lse)
     recorders = make_recorders(model, kind) if kind else None
     on_device = DeviceThresholds(at_k, _devices(model))
-    slopes = None if drift_control is None else Slopes(thresholds)
 
     def rule_of(layer: int) -> ThresholdRule:
         recorder = None if recorders is None else recorders[layer]
-        drift = None
-        if drift_control is not None and slopes is not None:
-            drift = LayerDrift(drift_control, layer, slopes)
-        return ThresholdRule(layer, on_device, options, recorder, drift)
+        return ThresholdRule(layer, on_device, options, recorder)
 
     with attached(model, rule_of) as rows, generating(model):
         layers = [layer for layer in range(thresholds.num_layers) if layer not in sliding_layers(model)]

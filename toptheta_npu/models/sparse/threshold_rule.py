@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._checks import PrefillMode, Sdc
+from ..._checks import Lse, PrefillMode, Sdc
 from ...context_parallel import context_parallel_attention
 from ...errors import TopThetaNotImplementedError
 from ...fallback.prefill import prefill_attention_with_stats
+from ...fallback.sampled import as_scores, sampled_keys, sampled_lse
 from ...operator import (
     incremental_attention,
     incremental_attention_with_stats,
@@ -22,11 +23,12 @@ from ..caches.value_mean import CachedLayer
 from ..hook.attention import AttentionCall
 from .decode_counts import decode_counts
 from .device_thresholds import DeviceThresholds
-from .drift import LayerDrift
 from .statistics import Recorder
 
 #: New tokens of a call above which they are a piece of a prompt and no draft.
 _LONGEST_DRAFT = 64
+#: Rows of a prompt whose sampled keys are gathered at once, which bounds the memory.
+_SAMPLED_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class ThresholdOptions:
     vmc: bool
     prefill: PrefillMode
     verify_tokens: int = 1
+    lse: Lse = "exact"
 
 
 class ThresholdRule:
@@ -49,13 +52,11 @@ class ThresholdRule:
         thresholds: DeviceThresholds,
         options: ThresholdOptions,
         recorder: Recorder | None,
-        drift: LayerDrift | None = None,
     ) -> None:
         self._layer = layer
         self._thresholds = thresholds
         self._options = options
         self._recorder = recorder
-        self._drift = drift
 
     def attend(self, call: AttentionCall) -> Tensor:
         """Compute the output [B, Hq, Q, D]: thresholded where the options say so, else dense."""
@@ -65,8 +66,6 @@ class ThresholdRule:
         self._note_several(call, is_decode)
         if is_decode:
             return self._decode(call)
-        if self._drift is not None:
-            self._drift.carry(call)
         return call.dense() if self._options.prefill == "dense" else self._prefill(call)
 
     def _is_verified(self, call: AttentionCall) -> bool:
@@ -114,52 +113,53 @@ class ThresholdRule:
             **self._decode_thresholds(call),
         }
         theta, placement = arguments.pop("threshold"), arguments["placement"]
-        if not self._keeps_books:
+        if self._recorder is None:
             return incremental_attention(call.query, call.key, call.value, theta, **arguments)
-        step = None
-        if self._drift is not None:
-            step = self._drift.step(call, self._thresholds.on(call.query.device), theta)
-            theta = step.threshold(placement)
         out, lse, kept, value_rows = incremental_attention_with_stats(
             call.query, call.key, call.value, theta, **arguments
         )
-        if step is not None:
-            step.learn(kept, placement)
-        if self._recorder is not None:
-            counts = decode_counts(call, theta, lse, kept, value_rows, placement, self._recorder.popularity)
-            self._record(self._recorder, call, *counts, verified=call.query.shape[2] > 1)
+        counts = decode_counts(call, theta, lse, kept, value_rows, placement, self._recorder.popularity)
+        self._record(self._recorder, call, *counts, verified=call.query.shape[2] > 1)
         return out
 
     def _decode_thresholds(self, call: AttentionCall) -> dict[str, Any]:
         """Look up the thresholds [..., Hq] of a step, [B, Hq, Q] of several tokens, and the options."""
         if call.query.shape[2] == 1:
-            return self._thresholds_and_options(call, self._decode_counts(call))
-        found = self._thresholds_and_options(call, call.rows.counts)
-        for name in ("threshold", "discarded_mass"):
-            if found[name] is not None:
-                found[name] = found[name].transpose(1, 2).contiguous()
-        return found
+            found = self._thresholds_and_options(call, self._decode_counts(call))
+        else:
+            found = self._thresholds_and_options(call, call.rows.counts)
+            for name in ("threshold", "discarded_mass"):
+                if found[name] is not None:
+                    found[name] = found[name].transpose(1, 2).contiguous()
+        return found if self._options.lse == "exact" else self._by_sample(call, found)
 
-    @property
-    def _keeps_books(self) -> bool:
-        return self._recorder is not None or self._drift is not None
+    def _by_sample(self, call: AttentionCall, found: dict[str, Any]) -> dict[str, Any]:
+        """Turn probabilities into scores by the LSE of a sample of keys, so that one pass over K does."""
+        key_scale = None if call.cached is None or not call.antiquant else call.cached.layer.scales_beside[0]
+        lse = sampled_lse(
+            call.query, call.key, call.rows.sample, key_start=call.rows.starts, scale_value=call.scaling,
+            learnable_sink=call.learnable_sink, key_scale=key_scale,
+        )  # fmt: skip
+        theta = found["threshold"] if call.query.shape[2] > 1 else found["threshold"].expand(lse.shape[:2])
+        return {**found, "threshold": as_scores(theta, lse.view(theta.shape)), "placement": "pre_softmax"}
 
     def _is_quicker_dense(self, call: AttentionCall) -> bool:
         """Tell whether all rows of a step have fewer than ``dense_below`` keys, and nobody wants to know about them."""
         limit, lengths = self._thresholds.current.dense_below, call.rows.host_lengths
-        if not limit or lengths is None or self._keeps_books or torch.compiler.is_compiling():
+        if not limit or lengths is None or self._recorder is not None or torch.compiler.is_compiling():
             return False
         return int(lengths.max()) < limit
 
     def _decode_counts(self, call: AttentionCall) -> Tensor | int:
         """Return the keys of the rows of a step, [B], or one number where the host knows that they are the same."""
         alike = call.rows.lengths is None and not torch.compiler.is_compiling()
-        plain = not self._keeps_books and self._options.sdc != "offline"
+        plain = self._recorder is None and self._options.sdc != "offline"
         return call.rows.span if alike and plain else call.rows.counts[:, 0]
 
     def _decode_over_ranks(self, call: AttentionCall, cached: CachedLayer, layer: ContextParallelLayer) -> Tensor:
-        for name, unsupported in (("statistics", self._recorder), ("drift_control", self._drift)):
-            if unsupported is not None:
+        unsupported = {"statistics": self._recorder is not None, "lse='sampled'": self._options.lse == "sampled"}
+        for name, asked in unsupported.items():
+            if asked:
                 raise TopThetaNotImplementedError(
                     name, "none with a ContextParallelCache", "some", "leave it out, or pass DynamicCache()"
                 )
@@ -174,7 +174,10 @@ class ThresholdRule:
 
     def _prefill(self, call: AttentionCall) -> Tensor:
         arguments = {**call.prompt, "vmc": self._options.vmc, **self._thresholds_and_options(call, call.rows.counts)}
-        arguments["threshold_per_row"] = arguments.pop("threshold").transpose(1, 2)
+        theta = arguments.pop("threshold").transpose(1, 2)
+        if self._options.lse == "sampled":
+            theta, arguments["placement"] = self._prompt_by_sample(call, theta), "pre_softmax"
+        arguments["threshold_per_row"] = theta
         if self._options.sdc == "offline":
             arguments["discarded_mass"] = arguments["discarded_mass"].transpose(1, 2)
         if self._recorder is None:
@@ -182,6 +185,18 @@ class ThresholdRule:
         out, stats = prefill_attention_with_stats(call.query, **arguments, popularity=self._recorder.popularity)
         self._record(self._recorder, call, stats.kept, stats.group_rows, stats.empty, stats.wanted_by)
         return out
+
+    def _prompt_by_sample(self, call: AttentionCall, theta: Tensor) -> Tensor:
+        """Do for the rows of a prompt what `_by_sample` does for a step: [B, Hq, Q]."""
+        prompt, parts = call.prompt, []
+        for first in range(0, theta.shape[2], _SAMPLED_AT_ONCE):
+            rows = slice(first, first + _SAMPLED_AT_ONCE)
+            lse = sampled_lse(
+                call.query[:, :, rows], prompt["key"], sampled_keys(call.rows.counts[:, rows]),
+                key_start=call.rows.starts, scale_value=call.scaling, learnable_sink=call.learnable_sink,
+            )  # fmt: skip
+            parts.append(as_scores(theta[:, :, rows].expand(lse.shape), lse))
+        return torch.cat(parts, 2)
 
     def _record(
         self,
