@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from tests.models.tiny_gguf import (  # noqa: E402
     write_gguf,
 )
 from toptheta_npu.models import convert_gguf, folder_fingerprint, model_fingerprint  # noqa: E402
+from toptheta_npu.models.gguf.architectures import ARCHITECTURES, Sizes  # noqa: E402
 
 VOCABULARY = byte_level()
 FILES = {
@@ -69,6 +71,53 @@ def test_the_folder_holds_the_same_model(tmp_path: Path, tied: bool) -> None:
     for name, value in found.config.to_dict().items():
         if name not in ("architectures", "dtype", "head_dim", "_name_or_path", "initializer_range", "unk_token_id"):
             assert value == pytest.approx(model.config.to_dict()[name]), name
+
+
+GEMMA = {"gemma3.attention.sliding_window": 16, "gemma3.attention.key_length": 16}
+GEMMA_ROPE = {
+    "full_attention": {"rope_type": "default", "rope_theta": 5000.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+}
+LINEAR = {**GEMMA_ROPE, "full_attention": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 8.0}}
+SWA = {**GEMMA_ROPE, "sliding_attention": {"rope_type": "default", "rope_theta": 300.0}}
+_GEMMA_OPTIONS = {"layer_types": ["sliding_attention"] * 2, "sliding_window": 16, "query_pre_attn_scalar": 16}
+SCALING = {"gemma3.rope.scaling.type": "linear", "gemma3.rope.scaling.factor": 8.0}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "name", "options", "settings"),
+    [
+        ("qwen2", "Qwen2ForCausalLM", {}, {}),
+        ("qwen3", "Qwen3ForCausalLM", {}, {"qwen3.attention.key_length": 16, "qwen3.attention.value_length": 16}),
+        ("gemma3", "Gemma3ForCausalLM", {"rope_parameters": GEMMA_ROPE, **_GEMMA_OPTIONS}, GEMMA),
+        ("gemma3", "Gemma3ForCausalLM", {"rope_parameters": LINEAR, **_GEMMA_OPTIONS}, {**GEMMA, **SCALING}),
+        ("gemma3", "Gemma3ForCausalLM", {"rope_parameters": SWA, **_GEMMA_OPTIONS},
+         {**GEMMA, "gemma3.rope.freq_base_swa": 300.0, "gemma3.attention.sliding_window_pattern": 6}),
+    ],
+)  # fmt: skip
+def test_other_architectures_have_the_same_weights_and_answers(
+    tmp_path: Path, architecture: str, name: str, options: dict[str, Any], settings: dict[str, Any]
+) -> None:
+    model = make_model(len(VOCABULARY.tokens), name=name, **options)
+    file = write_gguf(tmp_path / "model.gguf", model, VOCABULARY, architecture=architecture, settings=settings)
+    convert_gguf(file, tmp_path / "out")
+    found = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert type(found) is type(model)
+    assert found.config.rope_parameters == model.config.rope_parameters
+    for part, weight in model.named_parameters():
+        torch.testing.assert_close(found.get_parameter(part), weight, rtol=0, atol=2e-7, msg=part)
+    ids = torch.randint(0, len(VOCABULARY.tokens), (2, 100), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        torch.testing.assert_close(found(ids).logits, model(ids).logits, rtol=1e-5, atol=1e-4)
+
+
+def test_layers_of_gemma_have_the_windows_and_the_scale_of_its_size() -> None:
+    sizes = Sizes(62, 5376, 21504, 32, 16, 128, 131072, 262144, 1e-6, 1e6, True, 1024, 1e4, 8.0)
+    made = ARCHITECTURES["gemma3"].configuration(sizes)
+    assert [layer for layer, kind in enumerate(made["layer_types"]) if kind == "full_attention"] == [*range(5, 62, 6)]
+    assert made["query_pre_attn_scalar"] == 168
+    smaller = ARCHITECTURES["gemma3"].configuration(replace(sizes, layers=48, heads=16, hidden=3840, head_dim=256))
+    assert smaller["query_pre_attn_scalar"] == 256
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -119,6 +168,10 @@ def test_other_byte_level_vocabularies_split_as_they_should(tmp_path: Path) -> N
     blank_one, two = VOCABULARY.id("Ġ1"), VOCABULARY.id("2")
     (tmp_path / "gpt-2").mkdir()
     assert converted_tokenizer(tmp_path / "gpt-2", byte_level("gpt-2")).encode(" 12") == [blank_one, two]
+    # digits one by one, without what goes before them
+    (tmp_path / "qwen2").mkdir()
+    qwen, one = byte_level("qwen2"), VOCABULARY.id("1")
+    assert converted_tokenizer(tmp_path / "qwen2", qwen).encode(" 12") == [VOCABULARY.id("Ġ"), one, two]
     # no merges lead to "Ġxyz", which LLaMA 3 takes from its vocabulary all the same, after its first token
     (tmp_path / "llama").mkdir()
     llama = byte_level("llama-bpe", more=["Ġxyz"])
@@ -175,7 +228,9 @@ BROKEN = TopThetaValueError
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"architecture": "qwen2"}, UNFIT, "architecture 'llama', got 'qwen2'"),
+        ({"architecture": "phi3"}, UNFIT, "architecture llama, gemma3, qwen2, qwen3, got 'phi3'"),
+        ({"architecture": "gemma3"}, BROKEN, "of a Gemma 3 model, got one without gemma3.attention.sliding_window"),
+        ({"architecture": "qwen2"}, BROKEN, "got 6 of 26 missing, such as blk.0.attn_q.bias; download"),
         ({"vocabulary": byte_level("tekken")}, UNFIT, "a pre-tokenizer of gpt-2, smollm, .* got 'tekken'"),
         ({"vocabulary": byte_level(None)}, UNFIT, "a pre-tokenizer of .* got none"),
         ({"vocabulary": Vocabulary("t5", None, VOCABULARY.tokens)}, UNFIT, "a tokenizer 'gpt2' or 'llama', got 't5'"),

@@ -1,4 +1,4 @@
-"""Tiny LLaMA models in GGUF files, written as llama.cpp's own converter writes them."""
+"""Tiny models in GGUF files, written as llama.cpp's own converter writes them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ from typing import Any
 import gguf
 import numpy as np
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+import transformers
+from transformers import PreTrainedModel
 
 LAYERS, HEADS, KV_HEADS, HIDDEN, INNER, CONTEXT = 2, 4, 2, 64, 96, 128
+_IN_PAIRS = {"q_proj": HEADS, "k_proj": KV_HEADS}
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 CHAT_TEMPLATE = "{% for m in messages %}<|im_start|>{{ m['content'] }}<|im_end|>{% endfor %}"
-_PARTS = {
-    "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj", "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
-}  # fmt: skip
 F32, Q8_0 = gguf.GGMLQuantizationType.F32, gguf.GGMLQuantizationType.Q8_0
 
 
@@ -58,26 +55,30 @@ def sentencepiece() -> Vocabulary:
     return Vocabulary("llama", "default", [*first, *pieces], None, 3, range(3, 259), ids)
 
 
-def make_model(vocabulary: int, *, tied: bool = True, seed: int = 0, **options: Any) -> LlamaForCausalLM:
-    """A random model whose norms, too, are random."""
+def make_model(
+    vocabulary: int, *, tied: bool = True, seed: int = 0, name: str = "LlamaForCausalLM", **options: Any
+) -> PreTrainedModel:
+    """A random model whose norms and biases, too, are random."""
     torch.manual_seed(seed)
-    config = LlamaConfig(
+    model_class = getattr(transformers, name)
+    rope = {"rope_type": "default", "rope_theta": 5000.0}
+    config = model_class.config_class(
         vocab_size=vocabulary, hidden_size=HIDDEN, intermediate_size=INNER, num_hidden_layers=LAYERS,
         num_attention_heads=HEADS, num_key_value_heads=KV_HEADS, max_position_embeddings=CONTEXT, rms_norm_eps=1e-5,
-        rope_parameters={"rope_type": "default", "rope_theta": 5000.0}, tie_word_embeddings=tied,
-        bos_token_id=1, eos_token_id=2, pad_token_id=2, initializer_range=0.2, **options,
+        head_dim=HIDDEN // HEADS, tie_word_embeddings=tied, bos_token_id=1, eos_token_id=2, pad_token_id=2,
+        initializer_range=0.2, **{"rope_parameters": rope, **options},
     )  # fmt: skip
-    model = LlamaForCausalLM(config).eval()
+    model: PreTrainedModel = model_class(config).eval()
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            if "norm" in name:
+            if "norm" in name or name.endswith("bias"):
                 weight.uniform_(0.5, 1.5)
     return model
 
 
 def write_gguf(
     path: Path,
-    model: LlamaForCausalLM,
+    model: PreTrainedModel,
     vocabulary: Vocabulary | None,
     *,
     stored: gguf.GGMLQuantizationType = F32,
@@ -96,18 +97,20 @@ def write_gguf(
     writer = gguf.GGUFWriter(path, architecture)
     config = model.config
     values = {
-        "general.name": "Tiny", "llama.context_length": CONTEXT, "llama.block_count": LAYERS,
-        "llama.embedding_length": HIDDEN, "llama.feed_forward_length": INNER, "llama.attention.head_count": HEADS,
-        "llama.attention.head_count_kv": KV_HEADS, "llama.attention.layer_norm_rms_epsilon": config.rms_norm_eps,
-        "llama.rope.freq_base": config.rope_parameters["rope_theta"], "llama.vocab_size": config.vocab_size,
-        "llama.rope.dimension_count": HIDDEN // HEADS, **(settings or {}),
+        "context_length": CONTEXT, "block_count": LAYERS, "embedding_length": HIDDEN, "feed_forward_length": INNER,
+        "attention.head_count": HEADS, "attention.head_count_kv": KV_HEADS,
+        "attention.layer_norm_rms_epsilon": config.rms_norm_eps, "vocab_size": config.vocab_size,
+        "rope.freq_base": config.rope_parameters.get("full_attention", config.rope_parameters)["rope_theta"],
+        "rope.dimension_count": HIDDEN // HEADS,
     }  # fmt: skip
+    values = {"general.name": "Tiny", **{f"{architecture}.{name}": value for name, value in values.items()}}
+    values.update(settings or {})
     for name, value in values.items():
         if name not in without:
             _adder(writer, value)(name, value)
     if vocabulary is not None:
         _add_tokenizer(writer, vocabulary)
-    for name, weight in {**_tensors(model), **(extra or {})}.items():
+    for name, weight in {**_tensors(model, architecture), **(extra or {})}.items():
         if name in without:
             continue
         if weight.ndim == 1 or stored == F32:
@@ -156,20 +159,20 @@ def _add_tokenizer(writer: gguf.GGUFWriter, vocabulary: Vocabulary) -> None:
     writer.add_chat_template(CHAT_TEMPLATE)
 
 
-def _tensors(model: LlamaForCausalLM) -> dict[str, np.ndarray]:
-    """The weights by their names in the file; rows of q and k are in the order of llama.cpp's rotation."""
-    found = {name: weight.detach().float().numpy() for name, weight in model.named_parameters()}
-    tensors = {
-        "token_embd.weight": found["model.embed_tokens.weight"],
-        "output_norm.weight": found["model.norm.weight"],
-    }
-    if "lm_head.weight" in found:
-        tensors["output.weight"] = found["lm_head.weight"]
-    for layer in range(LAYERS):
-        for part, name in _PARTS.items():
-            tensors[f"blk.{layer}.{part}.weight"] = found[f"model.layers.{layer}.{name}.weight"]
-        for part, heads in (("attn_q", HEADS), ("attn_k", KV_HEADS)):
-            tensors[f"blk.{layer}.{part}.weight"] = _interleaved(tensors[f"blk.{layer}.{part}.weight"], heads)
+def _tensors(model: PreTrainedModel, architecture: str) -> dict[str, np.ndarray]:
+    """The weights as llama.cpp's converter writes them, by the names that the package gguf has for them."""
+    kind = next(kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+    names = gguf.get_tensor_name_map(kind, LAYERS)
+    tensors = {}
+    for name, parameter in model.named_parameters():
+        weight = parameter.detach().float().numpy()
+        part = next((part for part in _IN_PAIRS if part in name), None)
+        if architecture == "llama" and part:
+            weight = _interleaved(weight, _IN_PAIRS[part])
+        if architecture == "gemma3" and "norm" in name:
+            weight = weight + np.float32(1)
+        base, _, suffix = name.rpartition(".")
+        tensors[f"{names.get_name(base)}.{suffix}"] = weight
     return tensors
 
 

@@ -15,8 +15,8 @@ _OF_MODELS = ("folder", "dtype")
 def convert(options: Options) -> None:
     """Convert a model or thresholds: model.gguf to a folder, a table to th.txt, sdc.txt or csv.gz, or back.
 
-    A GGUF file's model of the LLaMA architecture becomes a folder that every command, transformers and vLLM take:
-    toptheta convert model.gguf FOLDER. Needs the extra gguf.
+    A GGUF file's LLaMA, Gemma 3, Qwen 2 or Qwen 3 model becomes a folder that every command, transformers and vLLM
+    take: toptheta convert model.gguf FOLDER. Needs the extra gguf.
 
     Thresholds become files of the paper's authors, or a table again: toptheta convert FILE -o FILE. th.txt and csv
     hold one k and do not say which model they are of; csv does not say the k either.

@@ -64,4 +64,4 @@ def _in_words(header: Header) -> str:
     heads = f"{header.heads} heads on {header.kv_heads} KV heads"
     name = f"{header.name}, " if header.name else ""
     millions = f"{header.parameters / 1e6:.0f} million weights (tensors: {stored})"
-    return f"{name}LLaMA with {header.layers} layers, {heads}, context {header.longest}, {millions}"
+    return f"{name}{header.architecture} with {header.layers} layers, {heads}, context {header.longest}, {millions}"

@@ -11,8 +11,9 @@ import torch
 
 from ..._files import file_error, new_folder
 from ...errors import TopThetaBackendError, TopThetaTypeError, TopThetaValueError
+from .architectures import Architecture, Sizes
 from .contents import NO_WAY, Contents, read_contents
-from .header import Header, Sizes, check_kind, read_header, read_sizes
+from .header import Header, read_header, read_kind, read_sizes
 from .tokenizer import check_tokenizer, make_tokenizer
 from .vocabulary import Vocabulary, read_vocabulary
 from .weights import read_weights
@@ -31,7 +32,7 @@ def convert_gguf(
     dtype: torch.dtype = torch.float32,
     progress: Callable[[int, int], None] | None = None,
 ) -> Header:
-    """Convert a model of the LLaMA architecture from llama.cpp's GGUF form into a folder of transformers.
+    """Convert a LLaMA, Gemma 3, Qwen 2 or Qwen 3 model from llama.cpp's GGUF form into a folder of transformers.
 
     The quantised weights are multiplied out. float32 holds them exactly; bfloat16 and float16 round, and take half
     the space. The folder is written whole or not at all. Needs the extra ``gguf``.
@@ -60,14 +61,14 @@ def convert_gguf(
     if dtype not in _DTYPES:
         raise TopThetaValueError("dtype", f"one of {', '.join(map(str, _DTYPES))}", str(dtype))
     contents = read_contents(file)
-    check_kind(contents)
+    kind = read_kind(contents)
     vocabulary = read_vocabulary(contents)
-    sizes = read_sizes(contents, len(vocabulary.tokens))
-    header = read_header(contents, sizes)
+    sizes = read_sizes(contents, kind, len(vocabulary.tokens))
+    header = read_header(contents, kind, sizes)
     with new_folder(folder) as written:
         tokenizer = _tokenizer(contents, vocabulary, sizes)
-        weights = read_weights(contents, sizes, dtype, progress)
-        _save(_model(weights, vocabulary, sizes, dtype), tokenizer, written, Path(folder))
+        weights = read_weights(contents, kind, sizes, dtype, progress)
+        _save(_model(kind, weights, vocabulary, sizes, dtype), tokenizer, written, Path(folder))
     return header
 
 
@@ -92,14 +93,17 @@ def _tokenizer(contents: Contents, vocabulary: Vocabulary, sizes: Sizes) -> PreT
     return tokenizer
 
 
-def _model(weights: dict[str, Tensor], vocabulary: Vocabulary, sizes: Sizes, dtype: torch.dtype) -> PreTrainedModel:
-    from transformers import LlamaConfig, LlamaForCausalLM
+def _model(
+    kind: Architecture, weights: dict[str, Tensor], vocabulary: Vocabulary, sizes: Sizes, dtype: torch.dtype
+) -> PreTrainedModel:
+    import transformers
 
-    config = LlamaConfig(
+    model_class = getattr(transformers, kind.model)
+    config = model_class.config_class(
         vocab_size=sizes.vocabulary, hidden_size=sizes.hidden, intermediate_size=sizes.inner,
         num_hidden_layers=sizes.layers, num_attention_heads=sizes.heads, num_key_value_heads=sizes.kv_heads,
         head_dim=sizes.head_dim, max_position_embeddings=sizes.longest, rms_norm_eps=sizes.epsilon,
-        rope_parameters={"rope_type": "default", "rope_theta": sizes.rope_base}, tie_word_embeddings=sizes.tied,
+        tie_word_embeddings=sizes.tied, **kind.configuration(sizes),
         bos_token_id=vocabulary.ids.get("bos"), eos_token_id=vocabulary.ids.get("eos"),
         pad_token_id=vocabulary.ids.get("pad"), dtype=dtype,
     )  # fmt: skip
@@ -107,7 +111,7 @@ def _model(weights: dict[str, Tensor], vocabulary: Vocabulary, sizes: Sizes, dty
         weights = {**weights, "lm_head.weight": weights["model.embed_tokens.weight"]}
     # no weights of its own, which would take as much memory again
     with torch.device("meta"):
-        model = LlamaForCausalLM(config)
+        model: PreTrainedModel = model_class(config)
     model.load_state_dict(weights, assign=True)
     model.tie_weights()
     if len(vocabulary.ends) > 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -15,21 +15,21 @@ import numpy as np
 
 from ..._files import file_error
 from ...errors import TopThetaNotImplementedError, shortened, shown
+from .architectures import ARCHITECTURES, ONCE, Architecture, Sizes
 from .contents import AGAIN, NO_WAY, Contents
 
-#: Of ``llama.*``.
+#: Settings of every architecture, whose name stands before them.
 _NEEDED = (
     "context_length", "block_count", "embedding_length", "feed_forward_length", "attention.head_count",
     "attention.head_count_kv", "attention.layer_norm_rms_epsilon",
 )  # fmt: skip
 _SIZES = ("vocab_size", "rope.dimension_count", "attention.key_length", "attention.value_length")
 _REALS = ("attention.layer_norm_rms_epsilon", "rope.freq_base")
-_TAKEN = (*_NEEDED, *_SIZES, "rope.freq_base")
 _LARGEST = 2**31 - 1
 _NOT_SET = (0, False, "", "none")
-#: Values that change nothing. The scaling "linear" is by its factor alone; the layout is that of every LLaMA in GGUF.
+#: Values that change nothing. The scaling "linear" is by its factor alone.
 _WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
-    "tensor_data_layout": ("", "Meta AI original pth", "reference"), "attention.causal": (True,),
+    "tensor_data_layout": ("", "reference"), "attention.causal": (True,),
     "rope.scaling.type": ("", "none", "linear"), "rope.scaling.factor": (0, 1), "rope.scale_linear": (0, 1),
     "rope.scaling.attn_factor": (1,),
 }  # fmt: skip
@@ -37,16 +37,18 @@ _WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
 _OF_SCALING = ("rope.scaling.original_context_length", "rope.scaling.finetuned")
 #: What llama.cpp takes where the file has none.
 _ROPE_BASE = 10000.0
-_OF_TOKENIZER = "tokenizer."
+_WINDOW, _WINDOW_ROPE_BASE, _ROPE_FACTOR = "attention.sliding_window", "rope.freq_base_swa", "rope.scaling.factor"
+_ARCHITECTURE, _OF_TOKENIZER = "general.architecture", "tokenizer."
 _VOCABULARY = tuple(f"tokenizer.ggml.{name}" for name in ("tokens", "merges", "scores", "token_type"))
 
 
 @dataclass(frozen=True)
 class Header:
-    """What a GGUF file says of a LLaMA model.
+    """What a GGUF file says of its model.
 
     Attributes:
         file: the file.
+        architecture: such as "LLaMA".
         name: of the model; "" if it has none.
         layers, heads, kv_heads: of its attention.
         longest: tokens of its context.
@@ -56,6 +58,7 @@ class Header:
     """
 
     file: Path
+    architecture: str
     name: str
     layers: int
     heads: int
@@ -66,24 +69,7 @@ class Header:
     tokenizer: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """The sizes and numbers of a LLaMA model; tied: it has no output weights of its own."""
-
-    layers: int
-    hidden: int
-    inner: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    longest: int
-    vocabulary: int
-    epsilon: float
-    rope_base: float
-    tied: bool
-
-
-def read_header(contents: Contents, sizes: Sizes) -> Header:
+def read_header(contents: Contents, kind: Architecture, sizes: Sizes) -> Header:
     """Sum up what a file says of its model."""
     weights: Counter[str] = Counter()
     tensors: Counter[str] = Counter()
@@ -93,6 +79,7 @@ def read_header(contents: Contents, sizes: Sizes) -> Header:
     values = contents.values
     return Header(
         file=contents.file,
+        architecture=kind.title,
         name=text_of(contents, "general.name") or "",
         layers=sizes.layers,
         heads=sizes.heads,
@@ -104,15 +91,16 @@ def read_header(contents: Contents, sizes: Sizes) -> Header:
     )
 
 
-def read_sizes(contents: Contents, tokens: int) -> Sizes:
-    """Read the settings of a LLaMA model of so many tokens, and check that they are all there is and fit its tensors.
+def read_sizes(contents: Contents, kind: Architecture, tokens: int) -> Sizes:
+    """Read the settings of a model of so many tokens, and check that they are all there is and fit its tensors.
 
     Raises:
         TopThetaValueError: settings or tensors are missing, or cannot be.
         TopThetaNotImplementedError: settings or tensors that would be left out.
     """
-    own = {name.removeprefix("llama."): value for name, value in contents.values.items() if name.startswith("llama.")}
-    _check_settings(contents.file, own)
+    prefix = f"{contents.values[_ARCHITECTURE]}."
+    own = {name.removeprefix(prefix): value for name, value in contents.values.items() if name.startswith(prefix)}
+    _check_settings(contents.file, kind, prefix, own)
     count = {name: own[name] for name in (*_NEEDED, *_SIZES) if name in own}
     vocabulary = count.get("vocab_size", tokens)
     if tokens > vocabulary:
@@ -122,28 +110,32 @@ def read_sizes(contents: Contents, tokens: int) -> Sizes:
         heads=count["attention.head_count"], kv_heads=count["attention.head_count_kv"],
         head_dim=_head_dim(contents.file, count), longest=count["context_length"], vocabulary=vocabulary,
         epsilon=float(own["attention.layer_norm_rms_epsilon"]), rope_base=float(own.get("rope.freq_base", _ROPE_BASE)),
-        tied="output.weight" not in contents.tensors,
+        tied="output.weight" not in contents.tensors, window=own[_WINDOW] if _WINDOW in kind.needed else 0,
+        window_rope_base=float(own.get(_WINDOW_ROPE_BASE, _ROPE_BASE)),
+        rope_factor=float(own.get(_ROPE_FACTOR) or 1),
     )  # fmt: skip
-    _check_tensors(contents, sizes)
+    _check_tensors(contents, kind, sizes)
     return sizes
 
 
-def check_kind(contents: Contents) -> None:
-    """Check that the file holds a whole model, and that of the architecture LLaMA.
+def read_kind(contents: Contents) -> Architecture:
+    """Find the architecture of the whole model that the file holds.
 
     Raises:
         TopThetaValueError: it is one of the parts of a model.
-        TopThetaNotImplementedError: the architecture is another.
+        TopThetaNotImplementedError: the architecture is none that is known.
     """
     file, values = contents.file, contents.values
     parts, part = (values.get(f"split.{name}", 0) for name in ("count", "no"))
     if type(parts) is not int or type(part) is not int or parts > 1:
         got = f"part {part + 1} of {parts}" if type(part) is int else f"split.no = {shown(part)}"
         raise file_error(file, "a whole model", got, "join its parts: llama-gguf-split --merge FIRST_PART WHOLE")
-    architecture = text_of(contents, "general.architecture")
-    if architecture != "llama":
+    architecture = text_of(contents, _ARCHITECTURE)
+    if architecture is None or architecture not in ARCHITECTURES:
         got = "none" if architecture is None else shown(architecture)
-        raise TopThetaNotImplementedError(str(file), "a model of the architecture 'llama'", got, NO_WAY)
+        expected = f"a model of the architecture {', '.join(ARCHITECTURES)}"
+        raise TopThetaNotImplementedError(str(file), expected, got, NO_WAY)
+    return ARCHITECTURES[architecture]
 
 
 def text_of(contents: Contents, name: str) -> str | None:
@@ -163,28 +155,31 @@ def plain(value: Any) -> str:
     return shortened(str(value.tolist())) if isinstance(value, np.ndarray) else shown(value)
 
 
-def _check_settings(file: Path, own: dict[str, Any]) -> None:
-    if missing := [f"llama.{name}" for name in _NEEDED if name not in own]:
-        raise file_error(file, "all settings of a LLaMA model", f"one without {', '.join(missing)}", NO_WAY)
+def _check_settings(file: Path, kind: Architecture, prefix: str, own: dict[str, Any]) -> None:
+    needed, reals = (*_NEEDED, *kind.needed), (*_REALS, *kind.reals)
+    if missing := [f"{prefix}{name}" for name in needed if name not in own]:
+        raise file_error(file, f"all settings of a {kind.title} model", f"one without {', '.join(missing)}", NO_WAY)
+    taken = dict.fromkeys((*needed, *_SIZES, *reals))
     for name, value in own.items():
-        if _is_unusual(name, value):
-            expected = "a LLaMA model of the usual settings, which transformers has too"
-            shown_value = value if isinstance(value, str) else plain(value)
-            raise TopThetaNotImplementedError(str(file), expected, f"llama.{name} = {shortened(shown_value)}", NO_WAY)
-    for name in _TAKEN:
+        if _is_unusual(name, value, taken, kind):
+            expected = f"a {kind.title} model of the usual settings, which transformers has too"
+            got = f"{prefix}{name} = {shortened(value if isinstance(value, str) else plain(value))}"
+            raise TopThetaNotImplementedError(str(file), expected, got, NO_WAY)
+    for name in taken:
         value = own.get(name)
-        if name in own and name not in _REALS and (type(value) is not int or not 0 < value <= _LARGEST):
-            raise file_error(file, f"a whole number from 1 to {_LARGEST} as llama.{name}", plain(value), AGAIN)
-        if name in own and name in _REALS and not _is_positive(value):
-            raise file_error(file, f"a finite number above 0 as llama.{name}", plain(value), AGAIN)
+        if name in own and name not in reals and (type(value) is not int or not 0 < value <= _LARGEST):
+            raise file_error(file, f"a whole number from 1 to {_LARGEST} as {prefix}{name}", plain(value), AGAIN)
+        # no scaling is written as 0 or as 1
+        if name in own and name in reals and not _is_positive(value) and (name, value) != (_ROPE_FACTOR, 0):
+            raise file_error(file, f"a finite number above 0 as {prefix}{name}", plain(value), AGAIN)
 
 
-def _is_unusual(name: str, value: Any) -> bool:
+def _is_unusual(name: str, value: Any, taken: Collection[str], kind: Architecture) -> bool:
     if isinstance(value, (list, np.ndarray)):
         return True
-    if name in _TAKEN or name in _OF_SCALING:
+    if name in taken or name in _OF_SCALING:
         return False
-    return value not in _WITHOUT_EFFECT.get(name, _NOT_SET)
+    return value not in (*_WITHOUT_EFFECT.get(name, _NOT_SET), *kind.without_effect.get(name, ()))
 
 
 def _is_positive(value: Any) -> bool:
@@ -207,16 +202,19 @@ def _head_dim(file: Path, count: dict[str, int]) -> int:
     return head_dim
 
 
-def _check_tensors(contents: Contents, sizes: Sizes) -> None:
+def _check_tensors(contents: Contents, kind: Architecture, sizes: Sizes) -> None:
     file, tensors = contents.file, contents.tensors
-    once, of_layer = _shapes(sizes)
+    once, of_layer = (
+        {name: tuple(sizes.by_name[each] for each in shape) for name, (_, shape) in known.items()}
+        for known in (ONCE, kind.of_layer)
+    )
     for name, stored in tensors.items():
-        found = re.fullmatch(r"blk\.(0|[1-9]\d{0,9})\.(\w+)\.weight", name)
+        found = re.fullmatch(r"blk\.(0|[1-9]\d{0,9})\.(\w+\.\w+)", name)
         known = of_layer.get(found[2]) if found and int(found[1]) < sizes.layers else once.get(name)
         if known is None:
             rotary = name == "rope_freqs.weight"
             got = "scaled rotary frequencies (rope_freqs.weight)" if rotary else shortened(name)
-            expected = "a LLaMA model of the usual tensors, which transformers has too"
+            expected = f"a {kind.title} model of the usual tensors, which transformers has too"
             raise TopThetaNotImplementedError(str(file), expected, got, NO_WAY)
         if stored.shape != known:
             expected = f"{name} of {' x '.join(map(str, known))}, as its settings say"
@@ -227,22 +225,6 @@ def _check_tensors(contents: Contents, sizes: Sizes) -> None:
         raise file_error(file, "all tensors of the model", f"{missing} of {needed} missing, such as {first}", AGAIN)
 
 
-def _shapes(sizes: Sizes) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
-    """Tell the shapes of the tensors that are there once, and of those of each layer."""
-    hidden, inner = sizes.hidden, sizes.inner
-    queries, keys = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
-    words = (sizes.vocabulary, hidden)
-    once: dict[str, tuple[int, ...]] = {
-        "token_embd.weight": words, "output_norm.weight": (hidden,), "output.weight": words
-    }  # fmt: skip
-    of_layer: dict[str, tuple[int, ...]] = {
-        "attn_norm": (hidden,), "attn_q": (queries, hidden), "attn_k": (keys, hidden), "attn_v": (keys, hidden),
-        "attn_output": (hidden, queries), "ffn_norm": (hidden,), "ffn_gate": (inner, hidden),
-        "ffn_up": (inner, hidden), "ffn_down": (hidden, inner),
-    }  # fmt: skip
-    return once, of_layer
-
-
 def _names(once: dict[str, Any], of_layer: dict[str, Any], sizes: Sizes) -> Iterator[str]:
     yield from (name for name in once if name != "output.weight" or not sizes.tied)
-    yield from (f"blk.{layer}.{part}.weight" for layer in range(sizes.layers) for part in of_layer)
+    yield from (f"blk.{layer}.{part}" for layer in range(sizes.layers) for part in of_layer)

@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import TopThetaNotImplementedError, shown
 from .contents import NO_WAY
-from .vocabulary import DIGITS_AND_BYTES, LLAMA_3, Vocabulary
+from .vocabulary import DIGITS_AND_BYTES, LLAMA_3, QWEN_2, Vocabulary
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerBase
 
 _BLANK = "\N{LOWER ONE EIGHTH BLOCK}"
-#: As GPT-4 splits text, with up to three digits together.
-_LLAMA_3_SPLIT = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+#: As GPT-4 splits text, with so many digits together.
+_GPT_4_SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,{digits}}}"
+    r"| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+_DIGITS = dict.fromkeys(LLAMA_3, 3) | dict.fromkeys(QWEN_2, 1)
 
 
 def make_tokenizer(vocabulary: Vocabulary, longest: int) -> PreTrainedTokenizerBase:
@@ -66,13 +67,13 @@ def _byte_level(vocabulary: Vocabulary) -> Tokenizer:
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
     # words that no merges lead to: llama-bpe has such, and takes them from its vocabulary all the same
-    of_llama_3 = vocabulary.pre in LLAMA_3
-    backend = Tokenizer(models.BPE(_ids(vocabulary), vocabulary.merges, ignore_merges=of_llama_3))
+    backend = Tokenizer(models.BPE(_ids(vocabulary), vocabulary.merges, ignore_merges=vocabulary.pre in LLAMA_3))
     backend.decoder = decoders.ByteLevel()
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not of_llama_3)
+    digits = _DIGITS.get(vocabulary.pre)
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=digits is None)
     before: list[Any] = []
-    if of_llama_3:
-        before.append(pre_tokenizers.Split(Regex(_LLAMA_3_SPLIT), behavior="isolated"))
+    if digits is not None:
+        before.append(pre_tokenizers.Split(Regex(_GPT_4_SPLIT.format(digits=digits)), behavior="isolated"))
     elif vocabulary.pre in DIGITS_AND_BYTES:
         before.append(pre_tokenizers.Digits(individual_digits=True))
     backend.pre_tokenizer = pre_tokenizers.Sequence([*before, byte_level])

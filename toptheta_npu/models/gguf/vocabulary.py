@@ -16,7 +16,8 @@ from .header import plain, text_of
 _BYTES = ("gpt-2",)
 DIGITS_AND_BYTES = ("smollm", "starcoder", "refact", "command-r")
 LLAMA_3 = ("llama-bpe", "llama3", "llama-v3")
-_KNOWN = (*_BYTES, *DIGITS_AND_BYTES, *LLAMA_3)
+QWEN_2 = ("qwen2",)
+_KNOWN = (*_BYTES, *DIGITS_AND_BYTES, *LLAMA_3, *QWEN_2)
 
 #: Types of tokens, as gguf.TokenType numbers them.
 UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4

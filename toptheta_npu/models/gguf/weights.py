@@ -11,40 +11,35 @@ import torch
 
 from ..._files import file_error
 from ...errors import TopThetaNotImplementedError, TopThetaValueError
+from .architectures import ONCE, Architecture, Sizes
 from .contents import AGAIN, NO_WAY, Contents, Stored
-from .header import Sizes
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-_ONCE = {
-    "token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight",
-    "output.weight": "lm_head.weight",
-}  # fmt: skip
-_OF_LAYER = {
-    "attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj", "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
-}  # fmt: skip
+_ROTATED = ("attn_q.weight", "attn_k.weight")
 
 
 def read_weights(
-    contents: Contents, sizes: Sizes, dtype: torch.dtype, progress: Callable[[int, int], None] | None = None
-) -> dict[str, Tensor]:
+    contents: Contents, kind: Architecture, sizes: Sizes, dtype: torch.dtype,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, Tensor]:  # fmt: skip
     """Read all weights, in ``dtype``.
 
     Raises:
         TopThetaValueError: weights that are not finite, or not in ``dtype``; a file that became shorter.
         TopThetaNotImplementedError: a type of weights that cannot be multiplied out.
     """
-    heads = {"attn_q": sizes.heads, "attn_k": sizes.kv_heads}
+    in_pairs = dict(zip(_ROTATED, (sizes.heads, sizes.kv_heads), strict=True)) if kind.pairs else {}
     weights = {}
     for name, stored in contents.tensors.items():
         weight = _multiplied_out(contents.file, name, stored)
-        _, layer, part, *_ = (*name.split("."), "")
-        if part in heads:
-            weight = _in_halves(weight, heads[part])
-        target = _ONCE.get(name) or f"model.layers.{layer}.{_OF_LAYER[part]}.weight"
+        part = name if name in ONCE else name.split(".", 2)[2]
+        if part in in_pairs:
+            weight = _in_halves(weight, in_pairs[part])
+        if part.endswith("norm.weight"):
+            weight -= kind.norms_plus
+        target = ONCE[name][0] if name in ONCE else f"model.layers.{name.split('.')[1]}.{kind.of_layer[part][0]}"
         weights[target] = torch.from_numpy(weight).to(dtype)
         _check_finite(contents.file, target, weights[target], dtype)
         if progress is not None:
