@@ -65,8 +65,11 @@ def make_engine(settings: Mapping[str, Any] | None = None, **options: Any) -> An
     """Make an engine in this process. ``settings`` are those of the plug-in; by themselves, short rows follow, too."""
     from vllm import LLM
 
-    common = {"table": str(TABLE), "log_interval": 5.0, "dense_below": 0}
-    config = {} if settings is None else {"toptheta": {**common, **settings}}
+    common = {"log_interval": 5.0, "dense_below": 0}
+    config = {}
+    if settings is not None:
+        source = {} if "tau" in settings else {"table": str(TABLE)}
+        config = {"toptheta": {**source, **common, **settings}}
     defaults = {
         "dtype": "float32", "enforce_eager": True, "max_model_len": LONGEST, "max_num_seqs": 16,
         "kv_cache_memory_bytes": 1 << 28, "enable_prefix_caching": False, "block_size": 32, "async_scheduling": False,
@@ -151,7 +154,8 @@ def generated_by(
     """Generate an answer as `generated` does, by another model and its thresholds."""
     # the end of a text ends no answer, as in `greedy`: in its place stands a token that there is not
     ends = {"eos_token_id": model.config.vocab_size, "pad_token_id": 0}
-    with sparsify(model, table, **settings) if settings else nullcontext():
+    thresholds = None if "tau" in settings else table
+    with sparsify(model, thresholds, **settings) if settings else nullcontext():
         out = model.generate(
             torch.tensor([list(prompt)]), max_new_tokens=new_tokens, do_sample=False, **ends,
             output_logits=True, return_dict_in_generate=True, past_key_values=new_cache(model, int8),

@@ -13,6 +13,7 @@ import torch
 from toptheta_npu._warnings import SDC_WITHOUT_VMC
 from toptheta_npu.assets import TINY_LLAMA, load_tiny_llama_thresholds
 from toptheta_npu.errors import TopThetaBackendError, TopThetaNotImplementedError, TopThetaValueError
+from toptheta_npu.thresholds.uniform import UniformLookup
 from toptheta_npu.vllm.engine import DENSE, EngineLayers, check_covered, has_window
 from toptheta_npu.vllm.layers import LayerRule
 from toptheta_npu.vllm.metrics import Metrics
@@ -54,6 +55,17 @@ def test_layers_with_a_window_stay_dense_and_are_named(caplog: pytest.LogCapture
     assert caplog.messages == [
         f"Top-Theta: layers 2, 4 decode by the thresholds of {TABLE}, k=64, sdc=exact, vmc=True; dense: layers 0-1, 3 "
         "(a sliding window), layers 5 (dense_layers), prompts (prefill=dense)"
+    ]
+
+
+def test_by_tau_nothing_is_calibrated_that_could_not_fit(caplog: pytest.LogCaptureFixture) -> None:
+    settings = Settings(tau=0.001)
+    made = EngineLayers(settings, UniformLookup(0.001, 6, 8).anywhere(), None, 0)
+    with caplog.at_level(logging.INFO, "vllm.toptheta_npu"):
+        made.give_rules(FullAttentionSpec(), {f"model.layers.{index}.attn": layer() for index in range(6)})
+        made._warn(10**6)
+    assert caplog.messages == [
+        "Top-Theta: layers 0-5 decode by tau=0.001, sdc=exact, vmc=True; dense: prompts (prefill=dense)"
     ]
 
 

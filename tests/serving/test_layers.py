@@ -77,6 +77,16 @@ def test_a_budget_gives_every_rank_the_k_of_its_heads(tmp_path: Path, setting: s
         load_thresholds(dataclasses.replace(settings, k=None, sdc="none", vmc=False), geometry())
 
 
+def test_tau_is_the_threshold_of_every_row_of_any_model() -> None:
+    at = load_thresholds(Settings(tau=0.003, dense_below=100), dataclasses.replace(geometry(1, 2), folder=None))
+    assert at.placement == "post_softmax"
+    assert [rows.shape[1] for rows in at.theta] == [4] * 6
+    assert at.rows(5, torch.tensor([99, 100, 10**6]))[:, 0].tolist() == pytest.approx([float("-inf"), 0.003, 0.003])
+    assert not Aims(at, [5])(torch.tensor([10, 500])).any()
+    with pytest.raises(TopThetaValueError, match=r"^dense_layers: expected 0 to 5, got 6$"):
+        load_thresholds(Settings(tau=0.003, dense_layers=(6,)), geometry())
+
+
 def test_ranks_that_do_not_share_evenly_are_refused() -> None:
     uneven = dataclasses.replace(geometry(), rank_heads=3)
     with pytest.raises(TopThetaValueError, match=r"heads in equal shares, got 3 on rank 0; choose a number of ranks"):

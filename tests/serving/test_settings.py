@@ -21,6 +21,7 @@ def test_nothing_is_asked_for_without_settings() -> None:
     assert read_settings({"other": 1}, {"TOPTHETA_BACKEND": "auto", "TOPTHETA_VLLM_K": ""}) is None
     assert not is_configured({}, {"TOPTHETA_CACHE": "/tmp"})
     assert is_configured({}, {"TOPTHETA_VLLM_TABLE": "a.theta"})
+    assert is_configured({}, {"TOPTHETA_VLLM_TAU": "0.001"})
     assert is_configured({"toptheta": {"k": 64}}, {})
 
 
@@ -30,8 +31,8 @@ def test_variables_without_a_table_change_nothing_and_are_warned_of(caplog: pyte
         assert not is_configured({}, environment)
         assert [read_settings({}, environment) for _ in range(2)] == [None, None]
     assert caplog.messages == [
-        "Top-Theta: TOPTHETA_VLLM_K, TOPTHETA_VLLM_TABEL without TOPTHETA_VLLM_TABLE: vLLM stays as it is; name a "
-        "table of thresholds, or unset them"
+        "Top-Theta: TOPTHETA_VLLM_K, TOPTHETA_VLLM_TABEL without TOPTHETA_VLLM_TAU or TOPTHETA_VLLM_TABLE: vLLM stays "
+        "as it is; set one of these, or unset them"
     ]
 
 
@@ -59,6 +60,12 @@ def test_environment_variables_have_the_types_of_the_settings() -> None:
         log_interval=5.0,
         prefill="thresholded",
     )
+
+
+@pytest.mark.parametrize("text", ["0.001", "1e-3", "1.0e-3"])
+def test_tau_is_asked_for_without_a_table(text: str) -> None:
+    assert read_settings({}, {"TOPTHETA_VLLM_TAU": text}) == Settings(tau=0.001)
+    assert (Settings(tau=0.001).aim, Settings(tau=0.001).rule) == ({}, "tau=0.001")
 
 
 def test_the_configuration_wins_over_the_environment() -> None:
@@ -91,8 +98,23 @@ def test_k_is_that_of_sparsify_unless_something_else_is_asked_for() -> None:
 @pytest.mark.parametrize(
     ("section", "environment", "error", "message"),
     [
-        ({"k": 64}, {}, TopThetaValueError, "table: expected a file of thresholds, since Top-Theta is configured, "
-         "got none; set TOPTHETA_VLLM_TABLE=FILE, or leave all of its settings out"),
+        ({"k": 64}, {}, TopThetaValueError, "tau: expected a probability, or table in its place, since Top-Theta is "
+         "configured, got neither; set TOPTHETA_VLLM_TAU=0.0005, for example, or TOPTHETA_VLLM_TABLE=FILE, or leave "
+         "all of its settings out"),
+        ({"tau": 0.001, "table": "a"}, {}, TopThetaValueError, "tau excludes table; leave one of them out"),
+        ({"tau": 0.001, "k": 64}, {}, TopThetaValueError, "tau excludes k; leave one of them out"),
+        ({"tau": 0.001, "extrapolation": "fitted"}, {}, TopThetaValueError,
+         "tau excludes extrapolation; leave one of them out"),
+        ({"tau": 0.001, "max_length": 512}, {}, TopThetaValueError, "tau excludes max_length; leave one of them out"),
+        ({"tau": 0.001, "sdc": "offline"}, {}, TopThetaValueError,
+         "sdc='offline' needs a table; use sdc='exact', or name a table"),
+        ({"tau": 0.001, "sdc": "exp_threshold"}, {}, TopThetaValueError,
+         "sdc='exp_threshold' needs placement='pre_softmax'; post-softmax the denominator is exact by construction: "
+         "use sdc='exact'"),
+        ({"tau": 1}, {}, TopThetaValueError, "tau: expected a probability above 0 and below 1, got 1.0; such as 0.001"),
+        (None, {"TOPTHETA_VLLM_TAU": "nan"}, TopThetaTypeError, "tau: expected a number, got nan"),
+        (None, {"TOPTHETA_VLLM_TAU": "small"}, TopThetaTypeError,
+         "TOPTHETA_VLLM_TAU: expected a number, got 'small'"),
         ({"table": "a", "kk": 64}, {}, TopThetaValueError,
          "additional_config['toptheta']['kk']: expected the name of a setting, got another; did you mean k?"),
         ({"table": "a", "k": "64"}, {}, TopThetaTypeError,
@@ -108,10 +130,10 @@ def test_k_is_that_of_sparsify_unless_something_else_is_asked_for() -> None:
          "dense_layers: expected indices of layers from 0 on, got -1"),
         ({"table": "a", "log_interval": 0}, {}, TopThetaValueError, "log_interval: expected seconds above 0, got 0.0"),
         ({}, {}, TopThetaValueError,
-         "additional_config['toptheta']: expected settings, got an empty mapping; name a table, or leave it out"),
+         "additional_config['toptheta']: expected settings, got an empty mapping; set tau, or leave it out"),
         ("a.theta", {}, TopThetaTypeError,
          "additional_config['toptheta']: expected a mapping of settings, got 'a.theta'; "
-         'such as {"toptheta": {"table": "model.theta"}}'),
+         'such as {"toptheta": {"tau": 0.0005}}'),
         ({"table": "a"}, {"TOPTHETA_VLLM_TABEL": "a"}, TopThetaValueError,
          "TOPTHETA_VLLM_TABEL: expected the name of a setting, got another; did you mean table?"),
         (None, {"TOPTHETA_VLLM_TABLE": "a", "TOPTHETA_VLLM_K": "many"}, TopThetaTypeError,

@@ -50,6 +50,15 @@ def test_thresholds_equal_sparsify_and_generate(sparse: Any) -> None:
     assert 0.5 < added.sparse_kept / added.sparse_aims < 2
 
 
+def test_tau_equals_sparsify_and_generate() -> None:
+    engine = make_engine({"tau": 0.002}, max_num_batched_tokens=96)
+    asked = prompts(*RAGGED, seed=20)
+    check(answers(engine, asked), [generated(ids, 32, tau=0.002) for ids in asked])
+    counted = totals(engine)
+    assert 0.01 < counted.kept / counted.elements < 0.5
+    assert counted.sparse_aims == 0
+
+
 def test_a_batch_of_many_lengths_equals_its_sequences_alone(sparse: Any) -> None:
     asked = prompts(*RAGGED, seed=1)
     together = answers(sparse, asked)

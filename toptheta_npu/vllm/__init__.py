@@ -1,8 +1,9 @@
 """Top-Theta attention in vLLM: decode rows by calibrated thresholds, everything else in vLLM's own attention.
 
-vLLM finds the plug-in by its entry point ``vllm.general_plugins``. It does nothing until a table of thresholds is
-named, by an environment variable, ::
+vLLM finds the plug-in by its entry point ``vllm.general_plugins``. It does nothing until it is told ``tau``, or a table
+of calibrated thresholds in its place, by environment variables, ::
 
+    TOPTHETA_VLLM_TAU=0.0005 vllm serve MODEL
     TOPTHETA_VLLM_TABLE=model.theta TOPTHETA_VLLM_K=64 vllm serve MODEL
 
 or in vLLM's own configuration, which wins over the environment: ::
@@ -10,8 +11,8 @@ or in vLLM's own configuration, which wins over the environment: ::
     vllm serve MODEL --additional-config '{"toptheta": {"table": "model.theta", "k": 64}}'
 
 ``LLM(..., additional_config={"toptheta": {...}})`` takes the same. The settings are those of `settings.Settings`; as
-variables they are written in capitals after ``TOPTHETA_VLLM_``. Among them are ``table``, ``k`` or ``target_kept``,
-``dense_below``, ``sdc``, ``vmc``, ``prefill`` and ``dense_layers``.
+variables they are written in capitals after ``TOPTHETA_VLLM_``. Among them are ``tau``, ``table``, ``k`` or
+``target_kept``, ``dense_below``, ``sdc``, ``vmc``, ``prefill`` and ``dense_layers``.
 
 A sequence with one new token is sparse in every layer that sees all tokens, and so is each token of one whose drafts
 are verified. Prompts and chunks of them are dense unless ``prefill`` is "thresholded". Layers with a sliding window

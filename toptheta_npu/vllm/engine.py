@@ -236,17 +236,17 @@ class EngineLayers:
                     "" if self.verify_tokens == 1 else f" of sequences with more than {self.verify_tokens} new tokens"
                 )
                 stay.append(f"drafts{many} ({self.why_dense_drafts})")
-        [(name, value)] = settings.aim.items()
+        aim = "".join(f", {name}={value}" for name, value in settings.aim.items())
         logger.info(
-            "Top-Theta: layers %s decode by the thresholds of %s, %s=%s, sdc=%s, vmc=%s; dense: %s",
-            _listed(sparse), settings.table, name, value, settings.sdc, settings.vmc, ", ".join(stay) or "nothing",
+            "Top-Theta: layers %s decode by %s%s, sdc=%s, vmc=%s; dense: %s",
+            _listed(sparse), settings.rule, aim, settings.sdc, settings.vmc, ", ".join(stay) or "nothing",
         )  # fmt: skip
 
     def _warn(self, longest: int) -> None:
         """Log what the settings make worse than it needs to be; ``longest`` is the most keys of a sequence."""
         if self._settings.sdc == "exact" and not self._settings.vmc:
             logger.warning("Top-Theta: %s", SDC_WITHOUT_VMC)
-        if longest > self._thresholds.longest:
+        if self._settings.tau is None and longest > self._thresholds.longest:
             logger.warning(
                 "Top-Theta: rows of more than %d keys use the thresholds of that length, and sequences may have %d; "
                 "calibrate on longer sequences, or set max_length and extrapolation=fitted",
@@ -294,7 +294,7 @@ def check_engine(config: Any, settings: Settings, draft_models: bool = False) ->
         "decode_context_parallel_size": getattr(parallel, "decode_context_parallel_size", 1) > 1,
         "prefill_context_parallel_size": getattr(parallel, "prefill_context_parallel_size", 1) > 1,
         "speculative_config": None if method in covered else method,
-        "lora_config": config.lora_config if settings.check_weights else None,
+        "lora_config": config.lora_config if settings.tau is None and settings.check_weights else None,
     })  # fmt: skip
 
 

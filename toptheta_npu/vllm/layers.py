@@ -18,6 +18,7 @@ from ..cpu.repeated import RepeatedDecode, RepeatedRows
 from ..errors import TopThetaNotImplementedError, TopThetaValueError
 from ..thresholds import ThresholdsAtK, ThresholdTable
 from ..thresholds.fingerprint import differences
+from ..thresholds.uniform import UniformLookup
 from .layouts import Antiquant, Pages
 from .metrics import Counters
 from .page_sums import NewRows, PageSums
@@ -241,11 +242,17 @@ def load_thresholds(settings: Settings, geometry: Geometry, device: torch.device
         TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: the file cannot be read, is of another
             model, or does not have what the settings ask for.
     """
+    _check_layers(settings, geometry)
+    below = settings.dense_below_on(torch.device(device).type)
+    if settings.tau is not None:
+        lookup = UniformLookup(settings.tau, geometry.num_layers, geometry.num_heads)
+        return of_heads(lookup.anywhere(below, device), geometry.heads)
+    assert settings.table is not None
     table = ThresholdTable.load(settings.table)
     check_table(table, settings, geometry)
     at_k = table.at(
         settings.k, target_kept=settings.target_kept, head_k=_budget_of(table, settings),
-        dense_below=settings.dense_below_on(torch.device(device).type), device=device, max_length=settings.max_length,
+        dense_below=below, device=device, max_length=settings.max_length,
         extrapolation=settings.extrapolation, lookup=settings.lookup,
     )  # fmt: skip
     mass = None if at_k.discarded_mass is None else at_k.discarded_mass[0]
@@ -281,7 +288,7 @@ def check_table(table: ThresholdTable, settings: Settings, geometry: Geometry) -
     """Raise a typed error unless ``table`` was calibrated for the model that is served.
 
     Raises:
-        TopThetaValueError: it was not, or the settings name layers that the model does not have.
+        TopThetaValueError: it was not.
         TopThetaNotImplementedError: there is no way to find out.
     """
     have, want = (table.num_layers, table.num_heads), (geometry.num_layers, geometry.num_heads)
@@ -290,13 +297,17 @@ def check_table(table: ThresholdTable, settings: Settings, geometry: Geometry) -
             str(settings.table), "thresholds of {} layers x {} heads, as the model has".format(*want),
             "{} x {}".format(*have), "calibrate this model, or name its own table",
         )  # fmt: skip
+    if settings.check_weights:
+        _check_weights(table, settings, geometry.folder)
+
+
+def _check_layers(settings: Settings, geometry: Geometry) -> None:
+    """Raise TopThetaValueError if the settings name layers that the model does not have, or all that it has."""
     beyond = [layer for layer in settings.dense_layers if layer >= geometry.num_layers]
     if beyond:
         raise TopThetaValueError("dense_layers", f"0 to {geometry.num_layers - 1}", str(beyond[0]))
     if len(settings.dense_layers) == geometry.num_layers:
         raise TopThetaValueError("dense_layers", "some layer left out", "all", "leave Top-Theta out")
-    if settings.check_weights:
-        _check_weights(table, settings, geometry.folder)
 
 
 def _check_weights(table: ThresholdTable, settings: Settings, folder: Path | None) -> None:

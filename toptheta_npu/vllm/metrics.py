@@ -62,12 +62,12 @@ class Totals:
         def share(part: int, whole: int) -> str:
             return f"{part / whole:.1%}" if whole else "none"
 
-        over = "none" if self.kept_over_k is None else f"{self.kept_over_k:.2f}"
+        over = "" if self.kept_over_k is None else f", k~/k {self.kept_over_k:.2f}"
         several = self.prompt_tokens + self.draft_tokens
         how = f", {self.thresholded_tokens} of them by thresholds" if self.thresholded_tokens else ", all dense"
         told = [
             f"{self.decode_tokens} decoded tokens kept {share(self.kept, self.elements)} of their elements and read "
-            f"{share(self.value_rows, self.available_value_rows)} of the V rows, k~/k {over}"
+            f"{share(self.value_rows, self.available_value_rows)} of the V rows{over}"
             if self.decode_tokens else "no token decoded by thresholds",
             f"{self.prompt_tokens} tokens of prompts and {self.draft_tokens} with drafts{how if several else ''}",
         ]  # fmt: skip

@@ -14,8 +14,9 @@ import yaml
 from .._checks import PrefillMode, Sdc, check_modes
 from .._configuration import fields_of, fitted
 from ..errors import TopThetaCombinationError, TopThetaTypeError, TopThetaValueError, nearest, shown
-from ..thresholds import Extrapolation, LookupForm
+from ..thresholds import Extrapolation, LookupForm, Placement
 from ..thresholds.targets import DEFAULT_K
+from ..thresholds.uniform import check_tau
 from .logs import logger
 
 #: What the environment variables begin with; the rest is the name of the setting in capitals.
@@ -25,8 +26,12 @@ SECTION = "toptheta"
 #: Keys of a row from which on thresholds are as fast as vLLM's own kernel, by platform, as `benchmarks.serving` finds
 #: it. Nothing was measured on others.
 BREAK_EVEN = {"cpu": 1024}
-#: Settings that say what rows aim at; one of them is given.
+#: What thresholds come from; one of them is given.
+_SOURCES = ("table", "tau")
+#: Settings that say what rows aim at by a table; one of them is given.
 _AIMS = ("k", "target_kept", "target_error", "target_value_rows")
+#: The others that have a meaning with a table alone, and what leaves each out.
+_OF_TABLE: Mapping[str, object] = {"max_length": None, "extrapolation": "nearest", "lookup": "tabulated"}
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,8 @@ class Settings:
 
     Attributes:
         table: the file of thresholds, calibrated for the model that is served.
+        tau: in place of a table, the share of its row's attention up to which a key is left out, as in
+            `toptheta_npu.sparsify`.
         k: elements to keep per row; None: 128, unless a target is given.
         target_kept: in place of k, the share of its keys that a row aims at.
         target_error, target_value_rows: in place of k, targets of a budget for every head, as in
@@ -54,7 +61,8 @@ class Settings:
         untried_versions: run versions of vLLM that have not been tried, too.
     """
 
-    table: Path
+    table: Path | None = None
+    tau: float | None = None
     k: int | None = None
     target_kept: float | None = None
     target_error: float | None = None
@@ -74,10 +82,17 @@ class Settings:
     untried_versions: bool = False
 
     def __post_init__(self) -> None:
-        if len(self.aim) > 1:
+        if self.tau is not None:
+            self._check_tau(self.tau)
+        elif self.table is None:
+            raise TopThetaValueError(
+                "tau", "a probability, or table in its place, since Top-Theta is configured", "neither",
+                f"set {PREFIX}TAU=0.0005, for example, or {PREFIX}TABLE=FILE, or leave all of its settings out",
+            )  # fmt: skip
+        elif len(self.aim) > 1:
             first, *others = (f"{name}={value}" for name, value in self.aim.items())
             raise TopThetaCombinationError(first, "excludes", " and ".join(others), "leave one of them out")
-        if not self.aim:
+        elif not self.aim:
             object.__setattr__(self, "k", DEFAULT_K)
         object.__setattr__(self, "dense_layers", tuple(sorted(set(self.dense_layers))))
         for layer in self.dense_layers:
@@ -87,7 +102,19 @@ class Settings:
             raise TopThetaValueError("log_interval", "seconds above 0", shown(self.log_interval))
         # an estimate from the table is checked with the table
         if self.sdc != "offline":
-            check_modes("pre_softmax", self.sdc, self.sdc_gamma, None, "vmc" if self.vmc else None)
+            placement: Placement = "pre_softmax" if self.tau is None else "post_softmax"
+            check_modes(placement, self.sdc, self.sdc_gamma, None, "vmc" if self.vmc else None)
+
+    def _check_tau(self, tau: float) -> None:
+        check_tau(tau)
+        others = {"table": self.table, **self.aim} | {
+            name: value for name, unset in _OF_TABLE.items() if (value := getattr(self, name)) != unset
+        }
+        for name, value in others.items():
+            if value is not None:
+                raise TopThetaCombinationError("tau", "excludes", name, "leave one of them out")
+        if self.sdc == "offline":
+            raise TopThetaCombinationError("sdc='offline'", "needs", "a table", "use sdc='exact', or name a table")
 
     def dense_below_on(self, platform: str) -> int:
         """Return ``dense_below`` on a platform, as torch names its devices."""
@@ -95,8 +122,13 @@ class Settings:
 
     @property
     def aim(self) -> dict[str, float]:
-        """What rows aim at, by the name of the setting."""
+        """What rows aim at by the table, by the name of the setting."""
         return {name: value for name in _AIMS if (value := getattr(self, name)) is not None}
+
+    @property
+    def rule(self) -> str:
+        """What decides which keys a row keeps, in words."""
+        return f"tau={self.tau:g}" if self.tau is not None else f"the thresholds of {self.table}"
 
 
 def is_configured(additional_config: object = None, environment: Mapping[str, str] = os.environ) -> bool:
@@ -107,7 +139,8 @@ def is_configured(additional_config: object = None, environment: Mapping[str, st
 def read_settings(additional_config: object = None, environment: Mapping[str, str] = os.environ) -> Settings | None:
     """Read the settings of an engine; None where the user asks for nothing.
 
-    Variables alone without a table are no request: they may be left over from another server. The log warns of them.
+    Variables alone without a table or tau are no request: they may be left over from another server. The log warns of
+    them.
 
     Args:
         additional_config: vLLM's ``--additional-config``, whose mapping ``"toptheta"`` wins over the environment.
@@ -115,9 +148,11 @@ def read_settings(additional_config: object = None, environment: Mapping[str, st
 
     Raises:
         TopThetaTypeError, TopThetaValueError: a name is not a setting, a value does not fit, or ``"toptheta"`` has
-            settings and there is no table.
+            settings and neither a table nor tau.
 
     Example:
+        >>> read_settings({"toptheta": {"tau": 0.0005}}, {}).tau
+        0.0005
         >>> settings = read_settings({"toptheta": {"table": "model.theta", "k": 64}}, {"TOPTHETA_VLLM_VMC": "false"})
         >>> settings.k, settings.vmc, settings.sdc
         (64, False, 'exact')
@@ -129,26 +164,21 @@ def read_settings(additional_config: object = None, environment: Mapping[str, st
         _warn_of(sorted(where for where, _ in given.values()))
         return None
     values = {name: value for name, (where, raw) in given.items() if (value := _fitted(where, name, raw)) is not None}
-    if "table" not in values:
-        raise TopThetaValueError(
-            "table", "a file of thresholds, since Top-Theta is configured", "none",
-            f"set {PREFIX}TABLE=FILE, or leave all of its settings out",
-        )  # fmt: skip
     return Settings(**values)
 
 
 def _is_asked_for(given: Mapping[str, Any], additional_config: object) -> bool:
-    return "table" in given or _section(additional_config) is not None
+    return any(name in given for name in _SOURCES) or _section(additional_config) is not None
 
 
 def _warn_of(variables: Sequence[str]) -> None:
-    """Log once in a process that variables without a table change nothing."""
+    """Log once in a process that variables without a table or tau change nothing."""
     names = ", ".join(variables)
     if names and names not in _WARNED:
         _WARNED.add(names)
         logger.warning(
-            "Top-Theta: %s without %sTABLE: vLLM stays as it is; name a table of thresholds, or unset them",
-            names, PREFIX,
+            "Top-Theta: %s without %sTAU or %sTABLE: vLLM stays as it is; set one of these, or unset them",
+            names, PREFIX, PREFIX,
         )  # fmt: skip
 
 
@@ -170,10 +200,10 @@ def _given(additional_config: object, environment: Mapping[str, str]) -> dict[st
         return given
     where = f"additional_config[{SECTION!r}]"
     if not isinstance(section, Mapping):
-        remedy = f'such as {{"{SECTION}": {{"table": "model.theta"}}}}'
+        remedy = f'such as {{"{SECTION}": {{"tau": 0.0005}}}}'
         raise TopThetaTypeError(where, "a mapping of settings", shown(section), remedy)
     if not section:
-        raise TopThetaValueError(where, "settings", "an empty mapping", "name a table, or leave it out")
+        raise TopThetaValueError(where, "settings", "an empty mapping", "set tau, or leave it out")
     return given | {str(name): (f"{where}[{str(name)!r}]", value) for name, value in section.items()}
 
 
@@ -184,10 +214,12 @@ def _parsed(variable: str, text: str) -> object:
     if hint is None or "Path" in str(hint) or "Literal" in str(hint):
         return text
     try:
+        if "float" in str(hint):  # YAML takes 1e-3 for text
+            return float(text)
         if get_origin(hint) is list:
             return [yaml.safe_load(part) for part in text.strip("[]").split(",")]
         return yaml.safe_load(text)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError):
         return text
 
 
