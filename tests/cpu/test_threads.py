@@ -24,6 +24,7 @@ _POST = {"placement": "post_softmax"}
 _LONG = (
     Case("pre", heads=6, kv_heads=2, head_dim=512, lengths=(2000, 0, 300, 1), vmc=True, theta="mixed"),
     Case("post", heads=12, kv_heads=1, head_dim=256, lengths=(3000, 17), vmc=True, **_POST),
+    Case("post, more heads than are scored ahead", heads=8, kv_heads=8, head_dim=256, lengths=(1100, 0, 700), **_POST),
     Case("paged", heads=4, kv_heads=4, head_dim=320, paged="4d", block_size=48, lengths=(2500, 400), theta="nothing"),
 )
 _PER_SEQUENCE = (

@@ -1,6 +1,7 @@
 // The elements of a head that pass the threshold, in a granule: some neighbouring keys of one sequence and KV head.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -25,43 +26,53 @@ struct HeadPart {
 // The maximum that exponents are taken relative to: where all scores are -inf, any number will do.
 inline float exponent_base(float maximum) { return maximum == -kInfinity ? 0.0F : maximum; }
 
-// The sum of exp(a - maximum) over padded scores.
-inline float total_mass(const float* scores, int padded, float maximum)
+// The first key of the largest score; 0 where there is none but NaN.
+inline int32_t first_largest(const float* scores, int padded, float maximum)
 {
-    const Floats base = broadcast(exponent_base(maximum));
-    Floats total = zero();
+    const Floats largest = broadcast(maximum);
     for (int first = 0; first < padded; first += kLanes) {
-        total = add(total, exponential(subtract(load(scores + first), base)));
-    }
-    return sum(total);
-}
-
-inline int32_t first_largest(const float* scores, int count, float maximum)
-{
-    for (int key = 0; key < count; ++key) {
-        if (scores[key] == maximum) {
-            return key;
+        const uint32_t found = bits(equal(load(scores + first), largest));
+        if (found != 0) {
+            return first + __builtin_ctz(found);
         }
     }
     return 0;
 }
 
-// Turns the scores of a head into weights, exp(a - maximum) where a > threshold and 0 elsewhere.
-//
-// `scores` are padded with -inf to whole vectors. The bits of the kept keys are written to `kept_keys`, one word per
-// vector, and added to `unions`.
-inline HeadPart select_head(float* scores, int count, float threshold, float maximum, uint32_t* kept_keys,
-                            uint32_t* unions)
+// Turns padded scores into weights, exp(a - maximum), where `replaces` is set; gives their sum.
+inline float weigh_head(float* scores, int padded, float maximum, bool replaces)
 {
-    HeadPart part{maximum, 0.0F, 0.0F, 0, 0, false};
-    if (!(maximum > threshold)) {
-        part.largest_key = first_largest(scores, count, maximum);
+    const Floats base = broadcast(exponent_base(maximum));
+    Floats total = zero();
+    for (int first = 0; first < padded; first += kLanes) {
+        const Floats weight = exponential(subtract(load(scores + first), base));
+        total = add(total, weight);
+        if (replaces) {
+            store(scores + first, weight);
+        }
     }
-    const Floats base = broadcast(exponent_base(maximum)), least = broadcast(threshold);
+    return sum(total);
+}
+
+// The weight that corresponds to a threshold in score units, which no weight of the granule is above if no score is.
+inline float weight_of(float threshold, float maximum)
+{
+    return std::exp(std::min(threshold - exponent_base(maximum), 0.0F));
+}
+
+// Turns the scores of a head, or its weights, into the weights of what lies above the threshold and 0 elsewhere.
+//
+// They are padded with -inf, or 0, to whole vectors. The bits of the kept keys are written to `kept_keys`, one word per
+// vector, and added to `unions`; the masses and the number of what is kept go to `part`.
+template <bool kAreWeights>
+void select_head(float* scores, int count, float threshold, HeadPart& part, uint32_t* kept_keys, uint32_t* unions)
+{
+    const Floats base = broadcast(exponent_base(part.maximum)), least = broadcast(threshold);
     Floats kept_mass = zero(), discarded_mass = zero();
+    part.kept = 0;
     for (int first = 0, word = 0; first < count; first += kLanes, ++word) {
         const Floats score = load(scores + first);
-        const Floats weight = exponential(subtract(score, base));
+        const Floats weight = kAreWeights ? score : exponential(subtract(score, base));
         const Mask keep = greater(score, least);
         const Floats kept = select(keep, weight, zero());
         store(scores + first, kept);
@@ -73,7 +84,6 @@ inline HeadPart select_head(float* scores, int count, float threshold, float max
     }
     part.kept_mass = sum(kept_mass);
     part.discarded_mass = sum(discarded_mass);
-    return part;
 }
 
 inline int count_keys(const uint32_t* unions, int words)

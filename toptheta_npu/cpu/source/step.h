@@ -19,6 +19,7 @@
 #include "scales.h"
 #include "scores.h"
 #include "selection.h"
+#include "two_passes.h"
 #include "values.h"
 #include "work.h"
 
@@ -118,21 +119,50 @@ public:
         }
         if (a_.placement == kPostSoftmax) {
             threshold_of_row_ = std::make_unique<float[]>(static_cast<size_t>(a_.batch * a_.heads * a_.tokens));
-            if (a_.row_lse == nullptr) {
-                stored_scores_.reset(new float[static_cast<size_t>(plan_.items() * item_rows_ * plan_.granule_rows())]);
-                run_all([this](int64_t number) { score_item(plan_.item(number)); });
-            }
-            find_thresholds();
         }
-        run_all([this](int64_t number) { attend_item(plan_.item(number)); });
+        if (a_.placement == kPostSoftmax && a_.row_lse == nullptr) {
+            run_two_passes();
+        } else {
+            for (int64_t pair = 0; threshold_of_row_ && pair < a_.batch * a_.key_value_heads; ++pair) {
+                find_thresholds(pair);
+            }
+            run_all(plan_.items(), [this](int64_t number) { attend_item(plan_.item(number)); });
+        }
         return !has_bad_scale_.load(std::memory_order_relaxed);
     }
 
 private:
     template <class Function>
-    void run_all(const Function& function)
+    void run_all(int64_t items, const Function& function)
     {
-        run_items(plan_.items(), a_.threads, a_.run_in_parallel, function);
+        run_items(items, a_.threads, a_.run_in_parallel, function);
+    }
+
+    // Post-softmax, where the threshold of a row needs its LSE: all scores of a KV head come first.
+    void run_two_passes()
+    {
+        passes_ = std::make_unique<TwoPasses>(plan_, a_.batch, a_.key_value_heads, a_.threads);
+        for (int64_t b = 0; b < a_.batch; ++b) {
+            place_size_ = std::max(place_size_, plan_.sequence(b).granules * item_rows_ * kept_score_stride());
+        }
+        kept_scores_.reset(new float[static_cast<size_t>(passes_->places() * place_size_)]);
+        run_all(passes_->turns(), [this](int64_t number) {
+            const TwoPasses::Turn turn = passes_->turn(number);
+            try {
+                turn.is_second ? attend_scored_item(turn) : score_item(turn);
+            } catch (...) {
+                passes_->give_up();
+                throw;
+            }
+        });
+    }
+
+    void attend_scored_item(const TwoPasses::Turn& turn)
+    {
+        if (passes_->wait_for_opening(turn.pair)) {
+            attend_item(plan_.item(turn.item));
+            passes_->end_second(turn.pair);
+        }
     }
 
     int64_t first_key(const Item& item) const
@@ -165,37 +195,51 @@ private:
     {
         return sums_.get() + (item * item_rows_ + block.before) * padded_dim_;
     }
-    float* stored_scores_of(const Item& item, const Block& block)
+    int64_t pair_of(const Item& item) const { return item.sequence * a_.key_value_heads + item.key_value_head; }
+    int64_t kept_score_stride() const { return plan_.granule_rows() + kLanes; }  // as kScoreStride
+    float* kept_scores_of(const Item& item, const Block& block)
     {
-        return stored_scores_.get() + (item.number * item_rows_ + block.before) * plan_.granule_rows();
+        const int64_t row = item.granule * item_rows_ + block.before;
+        return kept_scores_.get() + passes_->place(pair_of(item)) * place_size_ + row * kept_score_stride();
     }
 
-    // Post-softmax, where the threshold of a row needs its LSE: first all scores, and the mass of each granule.
-    void score_item(const Item& item)
+    // A row that drops by probability keeps weights between the passes, so that no exponential is computed twice. Below
+    // this θ a weight may be rounded to 0 where its score is above the threshold.
+    bool keeps_weights(const QueryRows& rows, int row) const { return given_threshold(rows, row) > 1e-30F; }
+
+    void score_item(const TwoPasses::Turn& turn)
     {
+        if (!passes_->wait_for_place(turn.pair)) {
+            return;
+        }
+        const Item item = plan_.item(turn.item);
         const int count = count_keys_of(item), padded = (count + kLanes - 1) / kLanes * kLanes;
         for (int number = 0; number < blocks_; ++number) {
             const Block block = this->block(item, number);
-            float* scores = stored_scores_of(item, block);
+            float* scores = kept_scores_of(item, block);
             float maxima[kMostBlockRows];
-            compute_scores(item, block, scores, plan_.granule_rows(), maxima);
+            compute_scores(item, block, scores, kept_score_stride(), maxima);
             for (int row = 0; row < block.rows.count(); ++row) {
-                const float mass = total_mass(scores + row * plan_.granule_rows(), padded, maxima[row]);
-                parts_of(item.number, block)[row] = {maxima[row], 0.0F, mass, 0, 0, false};
+                float* of_row = scores + row * kept_score_stride();
+                const int32_t largest = first_largest(of_row, padded, maxima[row]);
+                const float mass = weigh_head(of_row, padded, maxima[row], keeps_weights(block.rows, row));
+                parts_of(item.number, block)[row] = {maxima[row], 0.0F, mass, 0, largest, false};
             }
+        }
+        if (passes_->end_first(turn.pair)) {
+            find_thresholds(turn.pair);
+            passes_->open(turn.pair);
         }
     }
 
     // softmax(a) > theta means a > ln theta + LSE; theta <= 0 is dense.
-    void find_thresholds()
+    void find_thresholds(int64_t pair)
     {
-        for (int64_t pair = 0; pair < a_.batch * a_.key_value_heads; ++pair) {
-            const int64_t b = pair / a_.key_value_heads, h = pair % a_.key_value_heads;
-            for (int number = 0; number < blocks_; ++number) {
-                const Block block = this->block(b, h, number);
-                for (int row = 0; row < block.rows.count(); ++row) {
-                    find_threshold(block, row, plan_.first_item(b, h));
-                }
+        const int64_t b = pair / a_.key_value_heads, h = pair % a_.key_value_heads;
+        for (int number = 0; number < blocks_; ++number) {
+            const Block block = this->block(b, h, number);
+            for (int row = 0; row < block.rows.count(); ++row) {
+                find_threshold(block, row, plan_.first_item(b, h));
             }
         }
     }
@@ -249,23 +293,22 @@ private:
         Scratch& scratch = Scratch::of_this_thread();
         for (int number = 0; number < blocks_; ++number) {
             const Block block = this->block(item, number);
-            float* scores = nullptr;
-            int64_t stride = kScoreStride;
-            float maxima[kMostBlockRows];
-            if (stored_scores_) {
-                stride = plan_.granule_rows();
-                scores = stored_scores_of(item, block);
-                for (int row = 0; row < block.rows.count(); ++row) {
-                    maxima[row] = parts_of(item.number, block)[row].maximum;
-                }
-            } else {
-                scores = scratch.scores_of(block.rows.count());
-                compute_scores(item, block, scores, stride, maxima);
+            if (passes_) {
+                select_and_sum(item, block, kept_scores_of(item, block), kept_score_stride(), scratch);
+                continue;
             }
-            select_and_sum(item, block, scores, stride, maxima, scratch);
+            float* scores = scratch.scores_of(block.rows.count());
+            float maxima[kMostBlockRows];
+            compute_scores(item, block, scores, kScoreStride, maxima);
+            const int count = count_keys_of(item), padded = (count + kLanes - 1) / kLanes * kLanes;
+            for (int row = 0; row < block.rows.count(); ++row) {
+                const bool keeps = maxima[row] > threshold(block.rows, row);
+                const int32_t largest = keeps ? 0 : first_largest(scores + row * kScoreStride, padded, maxima[row]);
+                parts_of(item.number, block)[row] = {maxima[row], 0.0F, 0.0F, 0, largest, false};
+            }
+            select_and_sum(item, block, scores, kScoreStride, scratch);
         }
-        const int64_t pair = item.sequence * a_.key_value_heads + item.key_value_head;
-        if (unfinished_[pair].fetch_sub(1, std::memory_order_acq_rel) == 1) {
+        if (unfinished_[pair_of(item)].fetch_sub(1, std::memory_order_acq_rel) == 1) {
             write_rows(item.sequence, item.key_value_head);
         }
     }
@@ -328,16 +371,21 @@ private:
     }
 
     // What the block's rows keep of a granule, and the weighted sum of its V rows.
-    void select_and_sum(const Item& item, const Block& block, float* scores, int64_t stride, const float* maxima,
-                        Scratch& scratch)
+    void select_and_sum(const Item& item, const Block& block, float* scores, int64_t stride, Scratch& scratch)
     {
         const int count = count_keys_of(item), words = (count + kLanes - 1) / kLanes, rows = block.rows.count();
         HeadPart* parts = parts_of(item.number, block);
         std::fill_n(scratch.unions, words, 0u);
         for (int row = 0; row < rows; ++row) {
             const float least = threshold(block.rows, row);
-            parts[row] = select_head(scores + row * stride, count, least, maxima[row], scratch.kept + row * words,
-                                     scratch.unions);
+            float* of_row = scores + row * stride;
+            uint32_t* kept = scratch.kept + row * words;
+            if (passes_ && keeps_weights(block.rows, row)) {
+                const float least_weight = weight_of(least, parts[row].maximum);
+                select_head<true>(of_row, count, least_weight, parts[row], kept, scratch.unions);
+            } else {
+                select_head<false>(of_row, count, least, parts[row], kept, scratch.unions);
+            }
         }
         for (int row = 0; row < rows; ++row) {
             const int32_t key = parts[row].largest_key;
@@ -580,9 +628,12 @@ private:
     std::unique_ptr<HeadPart[]> parts_;          // [item_rows]
     std::unique_ptr<float[]> sums_;              // [item_rows][padded_dim], in the order of Element::load
     std::unique_ptr<int32_t[]> value_rows_;      // [blocks]
-    std::unique_ptr<float[]> stored_scores_;     // [item_rows][granule_rows], post-softmax only
-    std::unique_ptr<float[]> threshold_of_row_;  // [B, Hq, Sq] in score units, post-softmax only
-  // per sequence and KV head: granules that are not done
+  // post-softmax only
+    std::unique_ptr<float[]> threshold_of_row_;  // [B, Hq, Sq] in score units
+    std::unique_ptr<TwoPasses> passes_;          // where no LSE was given
+    std::unique_ptr<float[]> kept_scores_;       // [places][granules][item_rows][granule_rows], scores or weights
+    int64_t place_size_ = 0;
+    // per sequence and KV head: granules that are not done
     std::unique_ptr<std::atomic<int64_t>[]> unfinished_;
     std::atomic<bool> has_bad_scale_{false};
 };
