@@ -1,4 +1,4 @@
-"""Emulated NPUs for torch_npu: python -m emulator setup | env | run COMMAND."""
+"""Emulated NPUs for torch_npu: python -m emulator setup | env | compile SOURCE | run COMMAND."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import os
 import shlex
 import time
 from pathlib import Path
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from .acl import SetupError, build_libraries, default_op_package, install_torch_npu
+from .acl import SetupError, build_libraries, build_program, default_op_package, install_torch_npu
 from .acl.environment import REMOVED, emulator_variables
 from .acl.settings import TORCH_NPU_PLACE
 from .compile_cache import CompileError
@@ -50,6 +51,20 @@ def env() -> None:
         print(f"unset {name}")
     for name, value in emulator_variables(libraries, package).items():
         print(f"export {name}={shlex.quote(value)}")
+
+
+@app.command("compile")
+def compile_program(
+    source: Annotated[Path, typer.Argument(help="A program in C++ that calls the operator by aclnn.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The program.")],
+) -> None:
+    """Compile SOURCE against the emulator's ACL and the operator package; `run` then runs the program."""
+    _, package = _prepare()
+    try:
+        build_program(source, output, package)
+    except CompileError as error:
+        console.print(str(error), markup=False)
+        raise typer.Exit(1) from None
 
 
 @app.command(

@@ -8,12 +8,14 @@ from .environment import emulator_variables, in_emulator
 from .libraries import build_libraries
 from .load import load
 from .op_package import default_op_package, make_op_package, op_library
+from .program import build_program
 from .torch_npu import SetupError, install_torch_npu
 
 __all__ = [
     "CompileError",
     "SetupError",
     "build_libraries",
+    "build_program",
     "default_op_package",
     "emulator_variables",
     "in_emulator",

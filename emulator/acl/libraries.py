@@ -33,7 +33,14 @@ def include_options() -> list[str]:
     """List compiler options for the headers of ACL, which are part of the wheel, and the emulator's own."""
     headers = torch_npu_package() / "include"
     own = [f"-I{path}" for path in (RUNTIME_SOURCES, OPERATOR_SOURCES)]
-    return [*own, "-isystem", str(headers), "-isystem", str(headers / "acl")]
+    return [*own, *acl_options(headers)]
+
+
+def acl_options(headers: Path | None = None) -> list[str]:
+    """List compiler options for the headers of ACL alone, as a program that calls it needs them."""
+    headers = headers or torch_npu_package() / "include"
+    folders = (_HERE / "include", headers, headers / "acl")
+    return [option for folder in folders for option in ("-isystem", str(folder))]
 
 
 def _files(folder: Path) -> list[Path]:

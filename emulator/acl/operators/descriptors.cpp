@@ -177,6 +177,8 @@ bool aclTensor::Contiguous() const
 
 extern "C" {
 
+size_t aclDataTypeSize(aclDataType type) { return ItemSize(type); }
+
 aclTensor* aclCreateTensor(const int64_t* dims, uint64_t rank, aclDataType type, const int64_t* strides, int64_t offset,
                            aclFormat format, const int64_t* storageDims, uint64_t storageRank, void* data)
 {
