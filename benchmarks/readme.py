@@ -5,6 +5,7 @@ python -m benchmarks.readme
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks import cpu_tables, gpu, pictures, placements, whole_models
@@ -13,7 +14,7 @@ from benchmarks.modelled.calls import PAPER_CALL, grouped_call
 from benchmarks.real_model_study import comparisons
 from benchmarks.real_model_study.analysis import Runs, mean_of, percent
 from benchmarks.real_model_study.goals import Paragraphs
-from benchmarks.real_model_study.settings import HEADLINE, TAU, Arm, Part, budget
+from benchmarks.real_model_study.settings import GEMMA_PRE, GEMMA_TAU, HEADLINE, TAU, Arm, Part
 from benchmarks.tables import renew
 
 README = Path(__file__).resolve().parents[1] / "README.md"
@@ -23,20 +24,30 @@ METHOD, LOSS = (_DOCS / "pictures" / name for name in ("method.png", "loss.png")
 LEAST = "`generate()`, embedded model, 2048 tokens, k = 64"
 _PLACEMENTS = "docs/performance.md#after-the-softmax"
 MOST = "decode step, 1.2 billion weights, 4 sequences of 32768 keys, k = 128"
-#: The share of the attention that README names, and in words.
-SHARE = 0.0005
-_COUNTED = {0.0005: "two-thousandth"}
+#: The shares of the attention that README names, of SmolLM2 and Gemma, and in words; and the k of thresholds.
+SHARES, K = (0.0005, 0.001), 128
+_COUNTED = {0.0005: "two-thousandth", 0.001: "thousandth"}
 
 
-def runs(part: Part = HEADLINE) -> Runs:
-    """Read the losses of the real model.
+def measured() -> list[dict[str, Runs]]:
+    """Read the losses that README names, of SmolLM2 and Gemma, by the names of their methods."""
+    parts = ((TAU, HEADLINE, "real_model"), (GEMMA_TAU, GEMMA_PRE, "gemma3"))
+    calibrated = Arm("top-theta", K).name
+    return [
+        {Arm(f"tau:tau={share}").name: runs(by_share, folder), calibrated: runs(by_k, folder)}
+        for share, (by_share, by_k, folder) in zip(SHARES, parts, strict=True)
+    ]
+
+
+def runs(part: Part, folder: str = "real_model") -> Runs:
+    """Read the losses of a model.
 
     Raises:
         LookupError: there are none.
     """
-    found = comparisons.runs_of(_DOCS / "results" / "real_model", part)
+    found = comparisons.runs_of(_DOCS / "results" / folder, part)
     if found is None:
-        raise LookupError(f"docs/results/real_model: no results of {part.name}")
+        raise LookupError(f"docs/results/{folder}: no results of {part.name}")
     return found
 
 
@@ -53,9 +64,9 @@ def _on_cpus() -> str:
     return (
         f"* **CPU**, measured: attention is {_range(own)} times as fast as the same code reading all of V, and "
         f"[{_range(sdpa)} times as fast as PyTorch's](docs/performance.md#on-a-cpu). A whole model is "
-        f"[{whole[LEAST]} times as fast as with PyTorch's attention with a few million weights and 2048 tokens, which "
-        f"is slower, and {whole[MOST]} times with 1.2 billion weights and a batch of four texts of 32768 "
-        "tokens](docs/performance.md#whole-models)."
+        f"[{whole[LEAST]} to {whole[MOST]} times as fast](docs/performance.md#whole-models) as with PyTorch's "
+        "attention: slower with a few million weights and 2048 tokens, fastest with 1.2 billion weights and a batch of "
+        "four texts of 32768 tokens."
     )
 
 
@@ -72,18 +83,19 @@ def _on_npus() -> str:
     with_launch = [call.gain_with_launch("cold") for call in calls]
     over_any = [call.gain_over_any_dense for call in calls]
     return (
-        "* **Ascend NPU**, estimated by a simulation of the chip and never measured on one: attention is "
+        "* **Ascend NPU**, estimated by our emulator of the chip and never measured on one: attention is "
         f"{_range(with_launch)} times as fast as the same kernel reading all of V, and {_range(over_any)} times as "
-        "[fast as the memory lets any full attention be](docs/performance.md#the-kernel-on-the-host-model)."
+        "fast as [any full attention can be](docs/performance.md#the-kernel-on-the-host-model), which has to read all "
+        "of K and V."
     )
 
 
 def _by_share() -> str:
-    by_score, by_share = placements.gains()
+    by_score, by_share, _ = placements.gains()
     longer = [one / other for one, other in zip(by_score, by_share, strict=True)]
     return (
-        "* All this is by calibrated thresholds. A step by `tau` goes through the scores twice. On a CPU it takes "
-        f"[{_range(longer)} times as long]({_PLACEMENTS}); on a GPU nothing is gained by it yet."
+        "* All this is by calibrated thresholds. By `tau`, which goes through the scores twice, attention on a CPU "
+        f"takes [{_range(longer)} times as long as by them]({_PLACEMENTS}); on a GPU nothing is gained yet."
     )
 
 
@@ -91,32 +103,37 @@ def _range(values: list[float]) -> str:
     return f"{min(values):.1f} to {max(values):.1f}"
 
 
-def losses(found: Runs, uncalibrated: Runs) -> Paragraphs:
-    """Say what a model loses, with thresholds and with one share of the attention for all heads."""
-    plain, own, tau = Arm("top-theta", 128).name, budget(350).name, Arm(f"tau:tau={SHARE}").name
-    of = {plain: found, own: found, tau: uncalibrated}
-    share = {name: f"{100 * runs.value_rows[name].mean() / runs.keys:.0f} %" for name, runs in of.items()}
-    loss = {name: f"{percent(mean_of(runs.losses[name])).value:.1f} %" for name, runs in of.items()}
-    figures_at = "(docs/real-model.md#loss-against-v-rows)"
+def losses(smollm2: Mapping[str, Runs], gemma: Mapping[str, Runs]) -> Paragraphs:
+    """Say what two models lose, with one share of the attention for all heads and with thresholds for one k.
+
+    Args:
+        smollm2, gemma: what was measured, by the names of their methods, a share first.
+    """
+    (of_share, of_k), (of_gemma_share, of_gemma_k) = (
+        [_loss(runs, name) for name, runs in model.items()] for model in (smollm2, gemma)
+    )
+    share, gemma_share = SHARES
     return Paragraphs([
-        f"So SmolLM2-135M loses [{loss[tau]} with {share[tau]} of V](docs/real-model.md#one-probability-for-all-heads) "
-        f"where a token counts if it gets more than a {_COUNTED[SHARE]} of the attention, in every head and without "
-        "calibration. With calibrated thresholds it loses "
-        f"[{loss[own]} with {share[own]} of V]{figures_at} where every head has a k of its own "
-        f"([budgets](docs/transformers.md#budgets)), and [{loss[plain]}]{figures_at} where all aim at k = 128. "
-        f"Then {share[plain]} of V is read, since a head keeps more than k in some rows, and heads that share a cache "
-        "do not keep the same tokens.",
+        f"So SmolLM2-135M loses [{of_share} of V](docs/real-model.md#one-probability-for-all-heads) where a token "
+        f"counts if it gets more than a {_COUNTED[share]} of the attention, and Gemma 3 270M "
+        f"[{of_gemma_share}](docs/gemma.md) at a {_COUNTED[gemma_share]}, the same in every head and without "
+        f"calibration. Thresholds calibrated for k = {K} lose more, [{of_k}](docs/real-model.md#loss-against-v-rows) "
+        f"and [{of_gemma_k}](docs/gemma.md#calibrated-thresholds): the same score is much of the attention in one row "
+        "and little in another.",
     ])  # fmt: skip
+
+
+def _loss(runs: Runs, arm: str) -> str:
+    loss = percent(mean_of(runs.losses[arm])).value
+    return f"{loss:.1f} % with {100 * runs.value_rows[arm].mean() / runs.keys:.0f} %"
 
 
 def main() -> None:
     """Renew the text and draw the pictures."""
-    found = runs()
-    uncalibrated = runs(TAU)
-    renew(README, {"gains": gains(), "losses": losses(found, uncalibrated)})
+    renew(README, {"gains": gains(), "losses": losses(*measured())})
     METHOD.parent.mkdir(exist_ok=True)
     pictures.draw_method(pictures.row_of_the_embedded_model(), METHOD)
-    pictures.draw_loss(found, uncalibrated, LOSS)
+    pictures.draw_loss(runs(HEADLINE), runs(TAU), LOSS)
 
 
 if __name__ == "__main__":

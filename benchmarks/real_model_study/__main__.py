@@ -1,9 +1,10 @@
 """What Top-θ does to SmolLM2-135M, measured on documents that neither thresholds nor error curves have seen.
 
-    python -m benchmarks.real_model_study --headline | --full | --cut | --stored
+    python -m benchmarks.real_model_study --headline | --full | --gemma | --cut | --stored
 
 The thresholds stay in build/real_model, results and figure in docs/results/real_model, and docs/real-model.md shows
-them. Killed at any time, the same command goes on. Figures do not depend on what else runs there.
+them, docs/gemma.md those of Gemma. Killed at any time, the same command goes on. Figures do not depend on what else
+runs there.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from benchmarks.real_model_study import (
     cost,
     criteria,
     figure,
+    gemma,
     page,
     perplexity,
     prediction,
@@ -38,10 +40,8 @@ from benchmarks.real_model_study.settings import (
     CUT,
     EMBEDDED,
     HEADLINE,
-    LONGER,
     QUESTIONS,
     SCALES,
-    SHORTER,
     Scale,
 )
 from benchmarks.tables import renew
@@ -51,9 +51,10 @@ from toptheta_npu.models.hook.architecture import num_heads, num_layers
 from toptheta_npu.thresholds.uniform import uniform_table
 
 FOLDER = Path("build") / "real_model"
-MODEL = Path("build") / "real-model" / "smollm2"
+MODEL, GEMMA = Path("build") / "real-model" / "smollm2", Path("build") / "gemma3" / "gemma3"
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "real-model.md"
 RESULTS = PAGE.parent / "results" / "real_model"
+GEMMA_PAGE, OF_GEMMA = PAGE.with_name("gemma.md"), RESULTS.parent / "gemma3"
 
 
 def load(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -78,7 +79,7 @@ def measure(
         else:  # in name alone: methods of such a part look at no table
             table = uniform_table(1e-3, num_layers(model), num_heads(model))
         perplexity.measure(part, model, windows, table, folder, kept / f"{part.name}.jsonl", console)
-        if part == scale.parts[0]:
+        if part == scale.parts[0] and part.calibrated:
             file = kept / comparisons.prediction_file(part)
             prediction.measure(scale, model, windows, table, targets, file, console)
             criteria.measure(scale, model, windows, table, kept / criteria.REAL, console)
@@ -90,13 +91,17 @@ def measure_rest(
     """Ask and answer what is missing, of documents that made no thresholds, and measure what calibration costs."""
     windows = texts.Windows(tokenizer, root, scale)
     documents = windows.documents(HEADLINE.text, "evaluation")
-    tables = {part.length: thresholds.make(model, windows, scale, part, FOLDER, console)
-              for part in (SHORTER, HEADLINE, LONGER)}  # fmt: skip
-    file = RESULTS / task_tables.RETRIEVAL
-    retrieval.measure(QUESTIONS, model, tokenizer, documents, tables, file, console)
-    file = RESULTS / task_tables.ANSWERED
-    answers.measure(ANSWERS, model, tokenizer, documents, tables[LONGER.length], file, console)
+    retrieval.measure(QUESTIONS, model, tokenizer, documents, RESULTS / task_tables.RETRIEVAL, console)
+    answers.measure(ANSWERS, model, tokenizer, documents, RESULTS / task_tables.ANSWERED, console)
     cost.measure(COSTS, scale, model, windows, RESULTS / cost.FILE, console)
+
+
+def measure_gemma(packages: Path | None, console: Console) -> None:
+    """Measure what is missing of Gemma 3 270M."""
+    model, tokenizer = load(GEMMA)
+    windows = texts.Windows(tokenizer, packages or texts.fetch(FOLDER / "packages"), SCALES["gemma"])
+    OF_GEMMA.mkdir(parents=True, exist_ok=True)
+    measure(SCALES["gemma"], model, windows, FOLDER / "gemma3", OF_GEMMA, (), console)
 
 
 def measure_embedded(console: Console) -> None:
@@ -121,19 +126,22 @@ def cut(console: Console) -> None:
 
 
 def renew_page(console: Console) -> None:
-    """Draw the figure, and put what is kept into the page."""
+    """Draw the figure, and put what is kept into the pages."""
     runs = comparisons.runs_of(RESULTS, HEADLINE)
     if runs is not None:
         figure.draw(HEADLINE, runs, RESULTS / page.FIGURE)
     found = page.all_tables(RESULTS)
     renew(PAGE, found)
-    for each in found.values():
+    of_gemma = gemma.all_tables(OF_GEMMA)
+    renew(GEMMA_PAGE, of_gemma)
+    for each in (*found.values(), *of_gemma.values()):
         console.print(each.as_rich() if hasattr(each, "as_rich") else each.as_markdown())
 
 
 def main(
     headline: Annotated[bool, typer.Option("--headline", help="4096 keys of prose, and predictions.")] = False,
     full: Annotated[bool, typer.Option("--full", help="And all other parts, in three hours.")] = False,
+    of_gemma: Annotated[bool, typer.Option("--gemma", help="Gemma 3 270M, in an hour.")] = False,
     only_cut: Annotated[bool, typer.Option("--cut", help="A little, on the embedded model; keeps nothing.")] = False,
     stored: Annotated[bool, typer.Option("--stored", help="Measure nothing; renew the page.")] = False,
     model: Annotated[Path, typer.Option(help="The folder that make real-model writes.")] = MODEL,
@@ -141,14 +149,16 @@ def main(
         Path | None, typer.Option("--texts", help="A folder with the unpacked packages, in place of a download.")
     ] = None,
 ) -> None:
-    """Measure what is missing, print the tables, and renew docs/real-model.md."""
+    """Measure what is missing, print the tables, and renew docs/real-model.md and docs/gemma.md."""
     console, started = Console(width=max(Console().width, 140), highlight=False), time.perf_counter()
     if only_cut:
         cut(console)
         return
     chosen = [name for name, wanted in (("headline", headline), ("full", full)) if wanted]
-    if not chosen and not stored:
-        raise TopThetaValueError("options", "--headline, --full, --cut or --stored", "none")
+    if not chosen and not stored and not of_gemma:
+        raise TopThetaValueError("options", "--headline, --full, --gemma, --cut or --stored", "none")
+    if of_gemma:
+        measure_gemma(packages, console)
     for name in chosen:
         scale = SCALES[name]
         loaded, tokenizer = load(model)

@@ -46,6 +46,7 @@ from benchmarks.real_model_study.settings import (
     SHORTER,
     SPLITS,
     TAU,
+    TAU_ELSEWHERE,
     THRESHOLD_ROWS,
     Part,
     budget,
@@ -135,6 +136,20 @@ def probabilities(ours: Runs, theirs: Runs) -> Table:
     return Table(f"One probability for all heads, {len(ours.dense)} windows", columns, rows)
 
 
+def elsewhere(folder: Path) -> Table | None:
+    """Tabulate one probability for all heads on other texts and at another length; None: nothing was measured."""
+    rows = []
+    for part in (TAU, *TAU_ELSEWHERE):
+        runs = runs_of(folder, part)
+        for arm in TAU_ELSEWHERE[0].arms[1:] if runs else ():
+            if runs and arm.name in runs.losses:
+                value_rows = float(runs.value_rows[arm.name].mean())
+                rows.append([part.text, str(part.length), label(arm), f"{value_rows:.0f}",
+                             f"{100 * value_rows / runs.keys:.1f} %", loss_of(runs, arm.name)])  # fmt: skip
+    columns = ("text", "keys", "method", "V rows", "of dense", "perplexity against dense")
+    return Table("One probability, other texts and lengths", columns, rows) if rows else None
+
+
 def predicted(found: Sequence[Predicted]) -> Table:
     """Tabulate predictions against measurements."""
     rows = [
@@ -214,7 +229,7 @@ def all_tables(folder: Path) -> dict[str, Table | Paragraphs]:
         "real rivals": runs and rivals(runs),
     }
     pair = beside(folder, TAU, HEADLINE)
-    shown["real tau"] = pair and probabilities(*pair)
+    shown |= {"real tau": pair and probabilities(*pair), "real tau elsewhere": elsewhere(folder)}
     shown |= {"real retrieval": task_tables.retrieval(folder), "real answers": task_tables.answers(folder)}
     shown |= {"real criteria": criteria.table(folder)}
     shown |= {"real cost": cost.passes_table(folder), "real windows": cost.windows_table(folder)}

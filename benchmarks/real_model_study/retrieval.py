@@ -5,7 +5,7 @@ The chat up to the question is attended densely, once for all arms; the question
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,23 +14,22 @@ import torch
 from rich.console import Console
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from benchmarks.real_model_study.perplexity import own_method
 from benchmarks.real_model_study.questions import places, question_of
 from benchmarks.real_model_study.results import Lines
 from benchmarks.real_model_study.settings import Asked, environment
 from benchmarks.real_model_study.texts import Document
 from toptheta_npu.evaluation.methods.method import Method
+from toptheta_npu.evaluation.methods.names import parse_method
+from toptheta_npu.evaluation.methods.spec import make_method
 from toptheta_npu.evaluation.read_counter import ReadCounter
-from toptheta_npu.evaluation.sweep import table_digest
 from toptheta_npu.evaluation.tasks.prefix import Prefix, run_prefix, score_all
 from toptheta_npu.evaluation.tasks.retrieval_prompts import RetrievalPrompt, choice_tokens
 from toptheta_npu.models.fingerprint.model import model_fingerprint
-from toptheta_npu.thresholds import ThresholdTable
 
 
 def measure(
     asked: Asked, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, documents: Sequence[Document],
-    tables: Mapping[int, ThresholdTable], file: Path, console: Console,
+    file: Path, console: Console,
 ) -> None:  # fmt: skip
     """Ask what was not asked yet.
 
@@ -39,24 +38,22 @@ def measure(
         model: in evaluation mode.
         tokenizer: of the model, with a chat template.
         documents: prose to hide numbers in.
-        tables: thresholds by length; a question has those of the shortest that is long enough.
         file: of the results.
         console: says what is going on.
     """
     header = {
-        "model": model_fingerprint(model), "thresholds": {str(n): table_digest(each) for n, each in tables.items()},
-        "documents": [each.name for each in documents], "environment": environment(),
+        "model": model_fingerprint(model), "documents": [each.name for each in documents],
+        "environment": environment(),
     }  # fmt: skip
     with Lines(file, header, ("kind", "length", "depth", "seed", "arm")) as lines, torch.inference_mode():
         for place in places(asked.lengths, asked.depths, asked.seeds):
             arms = [arm for arm in asked.arms if not lines.has(**asdict(place), arm=arm.name)]
             if not arms:
                 continue
-            table = tables[min(length for length in tables if length >= place.length)]
             prompt = question_of(tokenizer, place, documents)
             choices, before = choice_tokens(tokenizer, prompt), run_prefix(model, prompt.tokens[: prompt.query_start])
             for arm in arms:
-                found = _answer(model, own_method(arm, table), prompt, choices, before)
+                found = _answer(model, make_method(parse_method(arm.method)), prompt, choices, before)
                 lines.add({**asdict(place), "arm": arm.name, **found})
             console.print(f"retrieval: {place}")
 

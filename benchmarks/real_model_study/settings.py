@@ -110,12 +110,33 @@ FOREIGN = tuple(
 POST = replace(
     HEADLINE, placement="post_softmax", arms=tuple(arm for arm in FEWER_ARMS if not arm.method.startswith("top-k"))
 )
-#: One probability for all heads, without calibration: by the row's LSE, and by what one pass over K knows of it.
+#: One probability for all heads, without calibration: by the row's LSE, and by what one pass over K, or a sample of its
+#: keys, knows of it.
 TAU = replace(
     HEADLINE, calibrated=False,
-    arms=(DENSE, *(Arm(f"tau:tau={tau:g}") for tau in (0.001, 0.0005, 0.00025)),
-          *(Arm(f"tau:tau={tau:g},lse=running") for tau in (0.001, 0.0005))),
+    arms=(DENSE, *(Arm(f"tau:tau={tau:g}") for tau in (0.001, 0.0005, 0.0003, 0.00025, 0.00015)),
+          *(Arm(f"tau:tau={tau:g},lse={lse}") for lse in ("running", "sampled") for tau in (0.001, 0.0005))),
 )  # fmt: skip
+
+TAU_ELSEWHERE = tuple(
+    replace(TAU, text=text, length=length, windows=FOREIGN_SPLITS["evaluation"],
+            arms=(DENSE, *(Arm(f"tau:tau={tau:g}") for tau in (0.001, 0.0005, 0.00025))))
+    for text, length in (("python", 4096), ("jargon", 4096), ("prose", 8192))
+)  # fmt: skip
+#: Gemma 3 270M, of whose 18 layers three see all tokens: one probability; exact Top-k, and thresholds for one k and for
+#: a budget, before the softmax and after it.
+_GEMMA_KS = (64, 128, 256)
+GEMMA_TAU = replace(
+    TAU, windows=24,
+    arms=(DENSE, *(Arm(f"tau:tau={tau:g}") for tau in (0.002, 0.001, 0.0005, 0.00025)),
+          Arm("tau:tau=0.001,lse=running")),
+)  # fmt: skip
+GEMMA_PRE = replace(HEADLINE, windows=24, arms=(DENSE, *equal(_GEMMA_KS), budget(200)))
+GEMMA_POST = replace(POST, windows=24, arms=(DENSE, *(Arm("top-theta", k) for k in _GEMMA_KS), budget(200)))
+
+
+#: Of those that look for answers, not at perplexity.
+_SHARES = tuple(Arm(f"tau:tau={tau:g}") for tau in (0.001, 0.0005))
 
 
 @dataclass(frozen=True)
@@ -130,7 +151,7 @@ class Asked:
 
 QUESTIONS = Asked(
     (1000, 2000, 4000, 8000), (0.0, 0.25, 0.5, 0.75, 1.0), 4,
-    (DENSE, *equal((64, 128)), budget(200), budget(350)),
+    (DENSE, *_SHARES),
 )  # fmt: skip
 
 
@@ -145,7 +166,7 @@ class Answered:
     arms: tuple[Arm, ...]
 
 
-ANSWERS = Answered(20, 2048, 6144, 300, (Arm("top-theta", 128), budget(350)))
+ANSWERS = Answered(20, 2048, 6144, 300, _SHARES)
 
 
 @dataclass(frozen=True)
@@ -199,7 +220,8 @@ class Scale:
 
 SCALES = {
     "headline": Scale((HEADLINE,)),
-    "full": Scale((HEADLINE, LONGER, COMPENSATIONS, *FOREIGN, SHORTER, POST, TAU)),
+    "full": Scale((HEADLINE, LONGER, COMPENSATIONS, *FOREIGN, SHORTER, POST, TAU, *TAU_ELSEWHERE)),
+    "gemma": Scale((GEMMA_TAU, GEMMA_PRE, GEMMA_POST)),
 }
 #: Criteria are compared on the embedded model too.
 EMBEDDED = Scale(

@@ -62,7 +62,7 @@ def _scores(found: Mapping[_Key, Mapping[str, Any]], keys: Sequence[_Key]) -> Me
 
 
 def answers(folder: Path) -> Table | None:
-    """Tabulate how near long answers are to those of dense attention, and k~/k along them."""
+    """Tabulate how near long answers are to those of dense attention, and what is kept along them."""
     header, lines = results.read(folder / ANSWERED)
     by_arm = {arm: [line for line in lines if line["arm"] == arm.name] for arm in (DENSE, *ANSWERS.arms)}
     if not all(by_arm.values()):
@@ -72,7 +72,7 @@ def answers(folder: Path) -> Table | None:
          f"{statistics.median(line['first'] for line in found):.0f}", _along(found)]
         for arm, found in by_arm.items()
     ]  # fmt: skip
-    columns = ("method", "same token given dense's answer", "same token, own answer", "first other", "k̃/k along it")
+    columns = ("method", "same token given dense's answer", "same token, own answer", "first other", "kept along it")
     title = f"Answers of {header['tokens']} tokens to {min(map(len, by_arm.values()))} prompts"
     return Table(title, columns, rows)
 
@@ -83,8 +83,8 @@ def _percent(found: Sequence[Mapping[str, Any]], name: str) -> str:
 
 def _along(found: Sequence[Mapping[str, Any]]) -> str:
     """Give the mean of the first and of the last part."""
-    parts = [line["kept_over_target"] for line in found if line["kept_over_target"]]
+    parts = [line["kept"] for line in found if line["kept"]]
     if not parts:
         return ""
     first, *_, last = np.mean(parts, axis=0)
-    return f"{first:.2f} to {last:.2f}"
+    return f"{first:.0f} to {last:.0f}"

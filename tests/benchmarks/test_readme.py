@@ -13,7 +13,7 @@ import typer
 
 from benchmarks import pictures, readme, whole_models
 from benchmarks.real_model_study.analysis import Runs
-from benchmarks.real_model_study.settings import TAU
+from benchmarks.real_model_study.settings import HEADLINE, TAU
 from tests.pages import ROOT, blocks, commands, links
 from tests.tiers import full
 from toptheta_npu.cli import app
@@ -25,7 +25,7 @@ _COMMANDS = [command.text for command in commands(readme.README)]
 
 @pytest.fixture(scope="module")
 def runs() -> Runs:
-    return readme.runs()
+    return readme.runs(HEADLINE)
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +33,8 @@ def uncalibrated() -> Runs:
     return readme.runs(TAU)
 
 
-def test_what_is_gained_and_lost_is_what_was_measured(runs: Runs, uncalibrated: Runs) -> None:
-    for name, said in (("gains", readme.gains()), ("losses", readme.losses(runs, uncalibrated))):
+def test_what_is_gained_and_lost_is_what_was_measured() -> None:
+    for name, said in (("gains", readme.gains()), ("losses", readme.losses(*readme.measured()))):
         place = f"<!-- table {name} -->\n{said.as_markdown()}<!-- end -->"
         assert place in _TEXT, "renew it: python -m benchmarks.readme"
         for line in said.lines:

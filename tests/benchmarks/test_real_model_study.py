@@ -21,6 +21,7 @@ from benchmarks.real_model_study import (
     cost,
     criteria,
     figure,
+    gemma,
     goals,
     page,
     perplexity,
@@ -31,7 +32,7 @@ from benchmarks.real_model_study import (
     texts,
     thresholds,
 )
-from benchmarks.real_model_study.__main__ import PAGE, RESULTS, load, main, measure
+from benchmarks.real_model_study.__main__ import GEMMA_PAGE, OF_GEMMA, PAGE, RESULTS, load, main, measure
 from benchmarks.real_model_study.analysis import Bounded, Curve, Runs, bootstrap, mean_of, percent, rows_ratio
 from benchmarks.real_model_study.results import Lines, read
 from benchmarks.real_model_study.settings import (
@@ -203,9 +204,11 @@ def test_the_page_says_what_came_out(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @full
 def test_the_page_shows_what_is_kept() -> None:
-    said = PAGE.read_text()
-    for name, table in page.all_tables(RESULTS).items():
-        assert f"<!-- table {name} -->\n{table.as_markdown()}<!-- end -->" in said
+    shown = {PAGE: page.all_tables(RESULTS), GEMMA_PAGE: gemma.all_tables(OF_GEMMA)}
+    for path, tables in shown.items():
+        said = path.read_text()
+        for name, table in tables.items():
+            assert f"<!-- table {name} -->\n{table.as_markdown()}<!-- end -->" in said
 
 
 @full
@@ -251,7 +254,7 @@ def test_without_packages_the_error_says_what_to_do(tmp_path: Path, monkeypatch:
 def test_without_a_model_the_error_says_what_to_run(tmp_path: Path) -> None:
     with pytest.raises(TopThetaValueError, match=r"--model: .* run: make real-model"):
         load(tmp_path)
-    with pytest.raises(TopThetaValueError, match="options: expected --headline, --full, --cut or --stored, got none"):
+    with pytest.raises(TopThetaValueError, match=r"options: expected --headline, .* --gemma, .* got none"):
         main()
 
 
@@ -327,16 +330,15 @@ def test_questions_and_answers_through_a_chat(tmp_path: Path, monkeypatch: pytes
     model, tokenizer = load_tiny_llama()
     tokenizer.chat_template = CHAT
     windows, console = texts.Windows(tokenizer, None, SMALL), Console(quiet=True)
-    table = thresholds.make(model, windows, SMALL, SMALL.parts[0], tmp_path, console)
     documents = windows.documents("python", "evaluation")
-    arms = (Arm("top-theta", 32), budget(60))
+    arms = (Arm("tau:tau=0.01"), Arm("tau:tau=0.002"))
     asked = Asked((220, 240), (0.0, 1.0), 1, (DENSE, *arms))
     answered = Answered(2, 120, 200, 12, arms)
     for module, name, value in ((task_tables, "QUESTIONS", asked), (task_tables, "ANSWERS", answered)):
         monkeypatch.setattr(module, name, value)
     for _ in range(2):  # the second time there is nothing left to do
-        retrieval.measure(asked, model, tokenizer, documents, {256: table}, tmp_path / task_tables.RETRIEVAL, console)
-        answers.measure(answered, model, tokenizer, documents, table, tmp_path / task_tables.ANSWERED, console)
+        retrieval.measure(asked, model, tokenizer, documents, tmp_path / task_tables.RETRIEVAL, console)
+        answers.measure(answered, model, tokenizer, documents, tmp_path / task_tables.ANSWERED, console)
         monkeypatch.setattr(retrieval, "run_prefix", None)
         monkeypatch.setattr(answers, "run_prefix", None)
     asked_lines, answer_lines = (read(tmp_path / name)[1] for name in (task_tables.RETRIEVAL, task_tables.ANSWERED))
@@ -344,7 +346,7 @@ def test_questions_and_answers_through_a_chat(tmp_path: Path, monkeypatch: pytes
     assert all(line["tokens"] <= line["length"] for line in asked_lines)
     dense, *others = (line for line in answer_lines if line["prompt"] == 0)
     assert (dense["identical"], dense["first"], dense["agreed"], len(dense["answer"])) == (1.0, 12, 1.0, 12)
-    assert all(len(line["kept_over_target"]) == answers.PARTS for line in others)
+    assert all(len(line["kept"]) == answers.PARTS for line in others)
     found = [task_tables.retrieval(tmp_path), task_tables.answers(tmp_path)]
     assert [len(each.rows) for each in found if each is not None] == [3, 3]
 

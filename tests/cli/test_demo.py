@@ -37,7 +37,8 @@ def test_demo_writes_what_it_says(demo: tuple[Path, str], results: Results) -> N
     output, text = demo
     assert (output / "tradeoff_perplexity.png").read_bytes().startswith(b"\x89PNG")
     assert [(point.label, point.table) for point in results.measurements] == [
-        ("dense", None), ("Top-k + SDC + VMC", None), ("Top-θ post + VMC", "post_softmax"),
+        ("dense", None), ("τ + SDC + VMC, 0.0005", None), ("Top-k + SDC + VMC", None),
+        ("Top-θ post + VMC", "post_softmax"),
         ("Top-θ pre + SDC + VMC", "pre_softmax"), ("Top-θ post", "post_softmax"), ("Top-θ pre", "pre_softmax"),
         ("V mean only", None), ("last-k", None), ("random-k + SDC + VMC", None), ("Top-θ post + VMC", "live"),
     ]  # fmt: skip
@@ -50,9 +51,9 @@ def test_demo_writes_what_it_says(demo: tuple[Path, str], results: Results) -> N
 def test_demo_says_first_what_it_does_and_then_a_line_per_method(demo: tuple[Path, str]) -> None:
     lines = demo[1].splitlines()
     (start,) = [number for number, line in enumerate(lines) if line.startswith("About 1 minute on ")]
-    assert lines[start - 1].startswith("Now: 10 ways to attend are compared on 1 held-out windows of 2560 tokens, ")
+    assert lines[start - 1].startswith("Now: 11 ways to attend are compared on 1 held-out windows of 2560 tokens, ")
     followed = [line for line in lines[start + 1 :] if " of 2304 V rows" in line]
-    assert len(followed) == 10
+    assert len(followed) == 11
     assert re.match(r"perplexity: dense: perplexity \d+\.\d{3}, 2304 of 2304 V rows", followed[0])
     assert "\x1b" not in demo[1]
 
@@ -73,7 +74,7 @@ def test_the_preset_has_the_points_of_the_committed_results(every_k: bool, tmp_p
     wanted = [point for point in committed if every_k or point.k in (None, 64)]
     planned = [point for point, _ in plan.points("perplexity")]
     assert {point.name for point in planned} == {point.name for point in wanted}
-    assert len(planned) == (37 if every_k else 9)
+    assert len(planned) == (38 if every_k else 10)
 
 
 @pytest.mark.parametrize("option", only({"--windows"}, ["--windows", "--calibration"]))

@@ -23,6 +23,8 @@ from tests.full_disk import full_disk
 from tests.tiers import full, only
 from toptheta_npu._warnings import SdcWithoutVmcWarning
 from toptheta_npu.assets import TINY_LLAMA
+from toptheta_npu.cli.evaluate.options import UNCALIBRATED
+from toptheta_npu.evaluation.methods.names import parse_method
 from toptheta_npu.evaluation.results import Results, read_results
 
 BOOK = Path(unittest.__file__).parent / "case.py"
@@ -98,6 +100,20 @@ def test_every_method_at_every_k_with_every_table(
         assert name + verdict in said
     assert said.count(verdict) == 10
     assert "evaluation.jsonl: 11 points. Next: toptheta plot evaluation.jsonl -o figures" in said
+
+
+def test_a_model_without_a_table_is_judged_by_tau(
+    model: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(model, *QUICK[:-4], "--workers", "1", tables=()) == 0
+    named = [(point.method, point.table, point.k) for point in results().measurements]
+    assert named == [(parse_method(method).text, None, None) for method in UNCALIBRATED]
+    dense, *others = (measurement.reads.value_rows_mean for measurement in results().measurements.values())
+    assert others == sorted(others)
+    assert others[-1] <= dense
+    assert "4 points, from 4 methods on perplexity." in words(capsys.readouterr().out)
+    assert main(model, *QUICK, "--method", "top-theta", tables=()) == 2
+    assert "TABLE: expected thresholds for top-theta, got none" in words(capsys.readouterr().err)
 
 
 def test_perplexity_is_that_of_the_plain_model(model: Path, folder: Path) -> None:

@@ -16,6 +16,7 @@ from toptheta_npu.evaluation.methods.names import parse_method
 from toptheta_npu.evaluation.methods.spec import make_method
 from toptheta_npu.evaluation.methods.tau import Lse, sampled_lse, select_probable
 from toptheta_npu.fallback.prefill import RowChunk, row_chunks
+from toptheta_npu.fallback.sampled import sampled_keys
 
 PADDED = {"actual_seq_lengths": torch.tensor([40, 29]), "key_start": torch.tensor([0, 11])}
 
@@ -77,16 +78,27 @@ def test_one_pass_keeps_what_it_does_row_by_row_and_at_least_what_the_whole_row_
 
 @pytest.mark.parametrize("options", [{}, {"key_start": torch.tensor([0, 20])}], ids=["full", "padded"])
 def test_a_sample_is_the_ends_and_keys_at_equal_distances(options: dict[str, Tensor]) -> None:
-    chunk = chunk_of(300, **options)
+    generator = torch.Generator().manual_seed(0)
+    query, key = 2 * torch.randn(2, 4, 3, 8, generator=generator), 2 * torch.randn(2, 2, 600, 8, generator=generator)
+    (chunk,) = row_chunks(query, key, **options)
+    chunk = chunk._replace(learnable_sink=torch.tensor([-1e9, 0.0, 3.0, 9.0]))
     found = sampled_lse(chunk)
-    for place, scores, _ in rows_of(chunk)[::7]:
-        between = max(len(scores) - 80, 0)
-        if between <= 64:
-            expected = scores.logsumexp(-1)
-        else:
-            strided = scores[16 + torch.arange(64) * between // 64].exp().sum() * between / 64
-            expected = (scores[:16].exp().sum() + scores[-64:].exp().sum() + strided).log()
+    assert len(rows_of(chunk)) == 2 * 4 * 3
+    for place, scores, _ in rows_of(chunk):
+        between = len(scores) - 16 - 128
+        strided = scores[16 + torch.arange(256) * between // 256].exp().sum() * between / 256
+        sink = chunk.learnable_sink[place[1]].exp()
+        expected = (scores[:16].exp().sum() + scores[-128:].exp().sum() + strided + sink).log()
         torch.testing.assert_close(found[place][0], expected, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("length", [1, 16, 17, 144, 145, 300, 400])
+def test_the_sample_of_a_short_row_is_all_of_it(length: int) -> None:
+    places, log_weights = sampled_keys(torch.tensor([length, 0]))
+    there = log_weights[0] > -torch.inf
+    assert sorted(places[0, there].tolist()) == list(range(length))
+    assert not log_weights[0, there].any()
+    assert (log_weights[1] == -torch.inf).all()
 
 
 @pytest.mark.parametrize(

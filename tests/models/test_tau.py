@@ -9,10 +9,11 @@ import pytest
 import torch
 from transformers import DynamicCache, Gemma3ForCausalLM, Gemma3TextConfig
 
-from tests.models.tiny import model_of, tokens
+from tests.models.tiny import left_padded, model_of, table_of, tokens
 from toptheta_npu.errors import TopThetaError, TopThetaTypeError, TopThetaValueError
 from toptheta_npu.evaluation.methods.tau import select_probable
-from toptheta_npu.models import DriftControl, apply_selection, calibrate, sparsify
+from toptheta_npu.fallback import sampled
+from toptheta_npu.models import Int8Cache, apply_selection, calibrate, calibrate_cache_scales, sparsify
 from toptheta_npu.thresholds.uniform import SHORTEST, uniform_table
 
 pytestmark = pytest.mark.usefixtures("no_grad")
@@ -57,6 +58,63 @@ def test_no_number_of_elements_is_aimed_at() -> None:
     with sparsify(model_of(), tau=TAU, prefill="thresholded", statistics="summary") as run:
         model_of()(tokens(1, 60))
     assert all(layer.kept_over_aim.isnan().all() and layer.kept.all() for layer in run.summaries())
+
+
+@pytest.fixture
+def small_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sample that is less than the rows of tiny models."""
+    for name, size in (("FIRST", 4), ("NEWEST", 8), ("STRIDED", 8)):
+        monkeypatch.setattr(sampled, name, size)
+
+
+def test_a_short_row_keeps_by_its_sample_what_it_keeps_by_all_of_it() -> None:
+    ids, kept, logits = tokens(2, 60), [], []
+    for lse in ("exact", "sampled"):
+        with sparsify(model_of(), tau=TAU, lse=lse, prefill="thresholded", statistics=True) as run:
+            logits.append(model_of()(ids).logits)
+            cache = DynamicCache()
+            model_of()(ids[:, :50], past_key_values=cache)
+            logits.append(model_of()(ids[:, 50:51], past_key_values=cache).logits)
+        kept.append([layer.kept for layer in run.statistics()])
+    assert all(torch.equal(*pair) for pair in zip(*kept, strict=True))
+    torch.testing.assert_close(logits[:2], logits[2:])
+
+
+@pytest.mark.usefixtures("small_sample")
+@pytest.mark.parametrize("padded", [False, True])
+def test_rows_by_a_sample_are_those_of_the_rule_itself(padded: bool) -> None:
+    given = left_padded([tokens(1, 60), tokens(1, 41, seed=1)]) if padded else {"input_ids": tokens(2, 60)}
+    ids, mask = given["input_ids"], given.get("attention_mask")
+    with apply_selection(model_of(), lambda layer: select_probable(TAU, "sampled"), statistics=True) as rule:
+        expected = model_of()(ids, attention_mask=mask).logits
+    with sparsify(model_of(), tau=TAU, lse="sampled", prefill="thresholded", statistics=True) as run:
+        whole = model_of()(ids, attention_mask=mask).logits
+        cache, steps = DynamicCache(), []
+        for part in (ids[:, :50], *ids[:, 50:56].split(1, 1), ids[:, 56:]):  # single tokens, and some at once
+            seen = None if mask is None else mask[:, : int(cache.get_seq_length()) + part.shape[1]]
+            steps.append(model_of()(part, attention_mask=seen, past_key_values=cache).logits)
+    real = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
+    for found in (whole, torch.cat(steps, 1)):
+        torch.testing.assert_close(found[real], expected[real], atol=1e-4, rtol=1e-4)
+    for found, wanted in zip(run.statistics(), rule.statistics(), strict=True):
+        rows = len(wanted.keys)
+        long = found.keys[:rows] > SHORTEST
+        assert torch.equal(found.kept[:rows][long], wanted.kept[long])
+        assert (found.kept[:rows][long] < found.keys[:rows][long, None]).any()
+
+
+@pytest.mark.parametrize("scales", ["token", "channel"])
+def test_a_sample_of_an_int8_cache_is_what_its_numbers_stand_for(scales: str) -> None:
+    ids, kept = tokens(1, 60), []
+    table = calibrate_cache_scales(model_of(), table_of(), tokens(4, 60, seed=1)) if scales == "channel" else None
+    for lse in ("exact", "sampled"):
+        cache = Int8Cache(model_of().config, table=table)
+        with sparsify(model_of(), tau=TAU, lse=lse, statistics=True) as run:
+            model_of()(ids[:, :50], past_key_values=cache)
+            model_of()(ids[:, 50:51], past_key_values=cache)
+            model_of()(ids[:, 51:], past_key_values=cache)
+        kept.append([layer.kept for layer in run.statistics()])
+    assert all(torch.equal(*pair) for pair in zip(*kept, strict=True))
 
 
 def test_layers_with_a_window_stay_dense() -> None:
@@ -120,8 +178,9 @@ def test_a_run_changes_by_what_it_was_entered_with() -> None:
         ({"tau": 1}, TopThetaValueError, "tau: expected a probability above 0 and below 1, got 1; such as 0.001"),
         ({"tau": 0.1, "k": 8}, TopThetaValueError, "tau excludes k; leave one of them out"),
         ({"tau": 0.1, "lookup": "fitted"}, TopThetaValueError, "tau excludes lookup; leave one of them out"),
-        ({"tau": 0.1, "drift_control": DriftControl()}, TopThetaValueError,
-         "tau excludes drift_control; leave one of them out"),
+        ({"lse": "sampled", "thresholds": table_of()}, TopThetaValueError,
+         "lse='sampled' needs tau; leave it out with calibrated thresholds"),
+        ({"tau": 0.1, "lse": "running"}, TopThetaValueError, "lse: expected one of exact, sampled, got 'running'"),
         ({"tau": 0.1, "sdc": "exp_threshold"}, TopThetaValueError,
          "sdc='exp_threshold' needs placement='pre_softmax'; post-softmax the denominator is exact by construction: "
          "use sdc='exact'"),

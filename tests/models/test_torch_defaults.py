@@ -13,7 +13,6 @@ from transformers import PreTrainedModel
 from tests.models.tiny import LOOKUP, generate, new_model, step_logits, tokens
 from tests.test_torch_defaults import DEFAULTS, torch_default
 from toptheta_npu.models import (
-    DriftControl,
     GrowingCache,
     Int8Cache,
     calibrate,
@@ -55,7 +54,7 @@ def _runs(model: PreTrainedModel, by_mean: ThresholdTable, table: ThresholdTable
         yield step_logits(model, PROMPT, 10)
         for layer in run.statistics():
             yield from (layer.keys, layer.kept, layer.value_rows, layer.decode)
-    with sparsify(model, table, k=8, drift_control=DriftControl()) as run:
+    with sparsify(model, table, k=8) as run:
         yield generate(model, ids=PROMPT[:1], past_key_values=GrowingCache(), **LOOKUP)
         run.set_k(4)
         yield step_logits(model, PROMPT[:1], 15, cache=Int8Cache(model.config, table=table))

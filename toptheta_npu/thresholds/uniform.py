@@ -29,10 +29,7 @@ def uniform_table(tau: float, layers: int, heads: int) -> ThresholdTable:
         >>> uniform_table(0.001, 2, 4).at(SHORTEST).theta[0][-1]
         tensor([0.0010, 0.0010, 0.0010, 0.0010])
     """
-    if not is_finite_number(tau):
-        raise TopThetaTypeError("tau", "a number", shown(tau))
-    if not 0 < tau < 1:
-        raise TopThetaValueError("tau", "a probability above 0 and below 1", shown(tau), "such as 0.001")
+    check_tau(tau)
     theta = torch.full((1, layers, heads, 1), tau, dtype=torch.float32, device="cpu")
     knot = torch.tensor([SHORTEST], dtype=torch.int64, device="cpu")
     return ThresholdTable(
@@ -42,11 +39,23 @@ def uniform_table(tau: float, layers: int, heads: int) -> ThresholdTable:
     )  # fmt: skip
 
 
+def check_tau(tau: float) -> None:
+    """Raise a typed error unless ``tau`` is a probability above 0 and below 1."""
+    if not is_finite_number(tau):
+        raise TopThetaTypeError("tau", "a number", shown(tau))
+    if not 0 < tau < 1:
+        raise TopThetaValueError("tau", "a probability above 0 and below 1", shown(tau), "such as 0.001")
+
+
 class UniformLookup(Lookup):
     """Look up the thresholds of `uniform_table`, which aim at no number of elements."""
 
     def __init__(self, tau: float, layers: int, heads: int) -> None:
         super().__init__(uniform_table(tau, layers, heads))
+
+    def anywhere(self, dense_below: int = 0, device: torch.device | str = "cpu") -> ThresholdsAtK:
+        """Look them up; rows of fewer than ``dense_below`` keys are dense."""
+        return self.at(Target(k=SHORTEST, dense_below=dense_below), device)
 
     def at(self, target: Target, device: torch.device | str = "cpu") -> ThresholdsAtK:
         """Look them up; of ``target``, whose k is `SHORTEST`, only ``dense_below`` counts."""

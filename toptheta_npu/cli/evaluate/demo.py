@@ -39,7 +39,8 @@ LENGTH, POSITIONS = 2560, 512
 LIVE_K = 64
 KS = (32, 64, 128, 256, 512)
 METHODS = (
-    "dense", "top-k", "top-theta", "top-theta:vmc=false", "top-theta:sdc=none", "value-mean", "last-k", "random-k",
+    "dense", "tau:tau=0.0005", "top-k", "top-theta", "top-theta:vmc=false", "top-theta:sdc=none", "value-mean",
+    "last-k", "random-k",
 )  # fmt: skip
 #: The first thresholds are those that others are matched to.
 TABLES = ("post_softmax", "pre_softmax")

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from ...evaluation.tasks.retrieval_prompts import Kind
 
 DEFAULT_METHODS = ("dense", "top-theta", "top-k", "last-k")
+#: Those for a model that nothing was calibrated for.
+UNCALIBRATED = ("dense", "tau:tau=0.001", "tau:tau=0.0005", "tau:tau=0.00025")
 #: The tasks of this package; others are of lm-eval.
 PERPLEXITY = "perplexity"
 #: Tasks that ask prompts, and of which kind.
@@ -52,7 +54,8 @@ class Options:
         list[str],
         typer.Option(
             help="A method, such as top-theta, or top-theta:sdc=none,vmc=false; may be given again. "
-            "Default: dense, top-theta, top-k and last-k."
+            "Default: dense, top-theta, top-k and last-k; of a model without a table dense, and tau of 0.001, "
+            "0.0005 and 0.00025."
         ),
     ] = dataclasses.field(default_factory=list)
     k: Annotated[
@@ -122,8 +125,9 @@ def completed(options: Options) -> Options:
         tables = [Path(model), *tables]
         model = None
     task = list(dict.fromkeys(options.task)) or [PERPLEXITY, *(RETRIEVAL if model is None else ())]
+    usual = DEFAULT_METHODS if tables or model is None else UNCALIBRATED
     # what all others are compared with
-    method = ["dense", *(each for each in options.method or DEFAULT_METHODS if each != "dense")]
+    method = ["dense", *(each for each in options.method or usual if each != "dense")]
     ks = sorted(set(options.k))
     return dataclasses.replace(options, model=model, tables=tables, task=task, method=method, k=ks)
 

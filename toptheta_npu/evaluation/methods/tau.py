@@ -14,6 +14,7 @@ from ..._checks import check_choice
 from ...errors import TopThetaValueError, shown
 from ...fallback.prefill import RowChunk, Selector
 from ...fallback.reference import log_sum_exp
+from ...fallback.sampled import sampled_keys, with_sink
 from .blocks import check_block, in_blocks
 from .method import Compensation, Method, Selection
 from .options import COMPENSATED, SELECTION, one_of, real_number, whole_number
@@ -22,8 +23,6 @@ from .spec import MethodKind, MethodSpec
 
 #: What an element's score is compared with: the row's LSE, that of the tiles read so far, or one of a sample of keys.
 Lse = Literal["exact", "running", "sampled"]
-#: Keys of the sample: the first, the newest, and some at equal distances between them.
-_FIRST, _NEWEST, _STRIDED = 16, 64, 64
 
 
 def select_probable(tau: float, lse: Lse = "exact", tile: int = 128) -> Selector:
@@ -33,7 +32,7 @@ def select_probable(tau: float, lse: Lse = "exact", tile: int = 128) -> Selector
         tau: above 0, below 1.
         lse: ``"exact"`` divides by the row's whole denominator, which takes a first pass over K. ``"running"`` takes
             that of the tiles read so far, the first tile and then the newest to the oldest, so it keeps at least as
-            much. ``"sampled"`` estimates it from the first 16 keys, the newest 64 and 64 between them.
+            much. ``"sampled"`` estimates it from the first 16 keys, the newest 128 and 256 between.
         tile: keys in a tile of ``"running"``.
 
     Raises:
@@ -64,18 +63,11 @@ def running_lse(chunk: RowChunk, tile: int) -> Tensor:
 
 
 def sampled_lse(chunk: RowChunk) -> Tensor:
-    """Estimate the LSE of every row, [B, Hq, rows, 1]: strided keys stand for all between the first and the newest."""
-    between = (chunk.n - _FIRST - _NEWEST).clamp_min(0).unsqueeze(-1)  # [B, 1, rows, 1]
-    position = torch.arange(chunk.scores.shape[-1], device=chunk.n.device) - chunk.first.unsqueeze(-1)
-    from_end = chunk.n.unsqueeze(-1) - 1 - position
-    ends = (position < _FIRST) | (from_end < _NEWEST)
-    known = chunk.scores.masked_fill(~ends, -math.inf).logsumexp(-1, keepdim=True)
-    count = between.clamp_max(_STRIDED)
-    steps = torch.arange(_STRIDED, device=chunk.n.device)
-    index = chunk.first.unsqueeze(-1) + _FIRST + steps * between // count.clamp_min(1)
-    index = index.clamp_max(chunk.scores.shape[-1] - 1).expand(*chunk.scores.shape[:-1], -1)
-    sample = chunk.scores.gather(-1, index).masked_fill(steps >= count, -math.inf).logsumexp(-1, keepdim=True)
-    return torch.logaddexp(known, sample + (between / count.clamp_min(1)).log())
+    """Estimate the LSE of every row, [B, Hq, rows, 1], from the keys that `fallback.sampled` chooses."""
+    sample = sampled_keys(chunk.n)
+    index = (chunk.first.unsqueeze(-1) + sample.places).clamp_max(chunk.scores.shape[-1] - 1)
+    scores = chunk.scores.gather(-1, index.expand(*chunk.scores.shape[:-1], -1))
+    return with_sink((scores + sample.log_weights).logsumexp(-1), chunk.learnable_sink).unsqueeze(-1)
 
 
 def probable(
