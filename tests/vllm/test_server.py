@@ -76,12 +76,15 @@ def test_a_killed_worker_fails_its_requests_and_the_server(server: Server) -> No
     assert "EngineDeadError" in server.log.read_text()
 
 
-def test_a_server_after_that_starts_anew_by_the_option_in_readme(tmp_path: Path) -> None:
-    (command,) = [each.text for each in commands(ROOT / "README.md") if each.text.startswith("vllm serve")]
+@pytest.mark.parametrize("rule", ["tau", "table"])
+def test_a_server_after_that_starts_anew_by_an_option_in_readme(tmp_path: Path, rule: str) -> None:
+    starts = [each.text for each in commands(ROOT / "README.md") if each.text.startswith("vllm serve")]
+    (command,) = (text for text in starts if f'"{rule}"' in text)
     _, _, _, option, value = shlex.split(command)
     value = value.replace("llama.theta", str(TABLE))
+    aim = {name: given for name, given in json.loads(value)["toptheta"].items() if name != "table"}
     (ids,) = prompts(1500, seed=8)  # long enough not to be decoded densely
     with serve(tmp_path, settings() | with_counts(tmp_path), option, value) as again:
-        assert not wrong_tokens(again.complete(ids, 8), generated(ids, 8, k=json.loads(value)["toptheta"]["k"]))
+        assert not wrong_tokens(again.complete(ids, 8), generated(ids, 8, **aim))
         wait_for_decode_tokens(again, 7)
         assert 0 < metric(again, "toptheta_kept_total") < metric(again, "toptheta_elements_total")
