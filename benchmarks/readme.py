@@ -94,7 +94,7 @@ def _by_share() -> str:
     by_score, by_share, _ = placements.gains()
     longer = [one / other for one, other in zip(by_score, by_share, strict=True)]
     return (
-        "* All this is by calibrated thresholds. By `tau`, which goes through the scores twice, attention on a CPU "
+        "* All this is by calibrated thresholds of scores. By `tau`, which goes through the scores twice, attention on a CPU "
         f"takes [{_range(longer)} times as long as by them]({_PLACEMENTS}); on a GPU nothing is gained yet."
     )
 
@@ -117,7 +117,7 @@ def losses(smollm2: Mapping[str, Runs], gemma: Mapping[str, Runs]) -> Paragraphs
         f"So SmolLM2-135M loses [{of_share} of V](docs/real-model.md#one-probability-for-all-heads) where a token "
         f"counts if it gets more than a {_COUNTED[share]} of the attention, and Gemma 3 270M "
         f"[{of_gemma_share}](docs/gemma.md) at a {_COUNTED[gemma_share]}, the same in every head and without "
-        f"calibration. Thresholds calibrated for k = {K} lose more, [{of_k}](docs/real-model.md#loss-against-v-rows) "
+        f"calibration. Thresholds of scores, calibrated for k = {K}, lose more, [{of_k}](docs/real-model.md#loss-against-v-rows) "
         f"and [{of_gemma_k}](docs/gemma.md#calibrated-thresholds): the same score is much of the attention in one row "
         "and little in another.",
     ])  # fmt: skip

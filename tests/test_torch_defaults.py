@@ -120,13 +120,12 @@ def _thresholds(folder: Path) -> Iterator[Tensor]:
     table.save(folder / "table.theta")
     table = ThresholdTable.load(folder / "table.theta")
     table.export_text(folder / "th.txt", 4)
-    head_k = torch.tensor([[4, 8, 1], [14, 16, 12]], device="cpu")
     for at in (
-        table.at(7), table.at(target_kept=0.15), table.at(head_k=head_k), table.at(7, lookup="fitted"),
+        table.at(7), table.at(target_kept=0.15), table.at(7, lookup="fitted"),
         table.at(5, max_length=200, extrapolation="fitted"),
         ThresholdTable.from_text(folder / "th.txt", fingerprint="model").at(4),
     ):  # fmt: skip
-        yield from (*at.theta, *at.row_aims, *at.head_aims)
+        yield from (*at.theta, *at.aims)
     yield table.calibrated_targets
     yield table.fit().predict([7, 90])
     numbers = [repr(layers_of(table, 5, shown_lengths(table, 5))), repr(heads_of(table, 5, 1, [17]))]
@@ -164,7 +163,7 @@ def test_autocast_changes_no_number(dtype: torch.dtype, tmp_path: Path) -> None:
 
 
 def _assert_same(got: list[Tensor], expected: list[Tensor]) -> None:
-    assert len(expected) > 50
+    assert len(expected) > 30
     for one, other in zip(got, expected, strict=True):
         assert (one.dtype, one.device) == (other.dtype, other.device)
         assert torch.equal(one.nan_to_num(), other.nan_to_num())

@@ -142,18 +142,6 @@ def check_modes(
         raise TopThetaCombinationError(vmc_argument, "excludes", excluded, "use sdc='exact', or leave it out")
 
 
-def check_largest_only(sdc: str, vmc: bool) -> None:
-    """Check the compensations where a head keeps the largest element of every row alone.
-
-    What it discards is most of the row. The mean V row stands in for that, so its mass has to be known.
-    """
-    why = "with heads that keep their largest element alone (head_k = 1)"
-    if sdc != "exact":
-        raise TopThetaValueError("sdc", f"'exact' {why}", repr(sdc), "give these heads a calibrated k, or use 'exact'")
-    if not vmc:
-        raise TopThetaValueError("vmc", f"True {why}", "False", "give these heads a calibrated k, or use vmc=True")
-
-
 def check_head_dim(head_dim: int) -> None:
     if not HEAD_DIMS[0] <= head_dim <= HEAD_DIMS[1]:
         raise TopThetaValueError("query", f"head_dim from {HEAD_DIMS[0]} to {HEAD_DIMS[1]}", str(head_dim))

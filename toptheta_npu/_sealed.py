@@ -19,12 +19,10 @@ Header = dict[str, Any]
 Tensors = dict[str, Tensor]
 #: The entries of the metadata that mark the files of this package.
 TABLE_KEY, STATE_KEY = "toptheta_thresholds", "toptheta_calibration_state"
-ERRORS_KEY = "toptheta_error_curves_state"
 #: What a file is if it is another one than was wanted, and what takes it.
 _OTHERS = {
     TABLE_KEY: ("a threshold table", "it is merged already: see what it holds with toptheta inspect"),
     STATE_KEY: ("the state of a calibration, such as a shard", "make a table of all shards with toptheta merge"),
-    ERRORS_KEY: ("the state of error curves, such as a shard", "add it to its table with toptheta merge --table"),
 }
 #: Names of the fields of a header, and their types.
 Fields = Mapping[str, type | tuple[type, ...]]

@@ -1,4 +1,4 @@
-"""What Top-θ does to SmolLM2-135M, measured on documents that neither thresholds nor error curves have seen.
+"""What Top-θ does to SmolLM2-135M, measured on documents that made no thresholds.
 
     python -m benchmarks.real_model_study --headline | --full | --gemma | --cut | --stored
 
@@ -22,12 +22,10 @@ from benchmarks.real_model_study import (
     answers,
     comparisons,
     cost,
-    criteria,
     figure,
     gemma,
     page,
     perplexity,
-    prediction,
     retrieval,
     task_tables,
     texts,
@@ -35,13 +33,12 @@ from benchmarks.real_model_study import (
 )
 from benchmarks.real_model_study.settings import (
     ANSWERS,
-    BUDGETS,
     COSTS,
     CUT,
-    EMBEDDED,
     HEADLINE,
     QUESTIONS,
     SCALES,
+    TAU,
     Scale,
 )
 from benchmarks.tables import renew
@@ -69,20 +66,15 @@ def load(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 
 
 def measure(
-    scale: Scale, model: PreTrainedModel, windows: texts.Windows, folder: Path, kept: Path, targets: tuple[int, ...],
-    console: Console,
+    scale: Scale, model: PreTrainedModel, windows: texts.Windows, folder: Path, kept: Path, console: Console
 ) -> None:  # fmt: skip
-    """Measure what is missing, part by part: thresholds, perplexity, and of the first part predictions and criteria."""
+    """Measure what is missing, part by part: thresholds and perplexity."""
     for part in scale.parts:
         if part.calibrated:
             table = thresholds.make(model, windows, scale, part, folder, console)
         else:  # in name alone: methods of such a part look at no table
             table = uniform_table(1e-3, num_layers(model), num_heads(model))
         perplexity.measure(part, model, windows, table, folder, kept / f"{part.name}.jsonl", console)
-        if part == scale.parts[0] and part.calibrated:
-            file = kept / comparisons.prediction_file(part)
-            prediction.measure(scale, model, windows, table, targets, file, console)
-            criteria.measure(scale, model, windows, table, kept / criteria.REAL, console)
 
 
 def measure_rest(
@@ -101,15 +93,7 @@ def measure_gemma(packages: Path | None, console: Console) -> None:
     model, tokenizer = load(GEMMA)
     windows = texts.Windows(tokenizer, packages or texts.fetch(FOLDER / "packages"), SCALES["gemma"])
     OF_GEMMA.mkdir(parents=True, exist_ok=True)
-    measure(SCALES["gemma"], model, windows, FOLDER / "gemma3", OF_GEMMA, (), console)
-
-
-def measure_embedded(console: Console) -> None:
-    """Compare criteria on the embedded model."""
-    model, tokenizer = load_tiny_llama()
-    windows, folder = texts.Windows(tokenizer, None, EMBEDDED), FOLDER / "embedded"
-    table = thresholds.make(model, windows, EMBEDDED, EMBEDDED.parts[0], folder, console)
-    criteria.measure(EMBEDDED, model, windows, table, RESULTS / criteria.EMBEDDED, console)
+    measure(SCALES["gemma"], model, windows, FOLDER / "gemma3", OF_GEMMA, console)
 
 
 def cut(console: Console) -> None:
@@ -118,18 +102,17 @@ def cut(console: Console) -> None:
     part = CUT.parts[0]
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        measure(CUT, model, texts.Windows(tokenizer, None, CUT), folder, folder, (100,), console)
+        measure(CUT, model, texts.Windows(tokenizer, None, CUT), folder, folder, console)
         runs = comparisons.runs_of(folder, part)
         assert runs is not None
         console.print(page.tradeoff(part, runs).as_rich())
-        console.print(page.predicted(comparisons.predictions(folder / comparisons.prediction_file(part))).as_rich())
 
 
 def renew_page(console: Console) -> None:
     """Draw the figure, and put what is kept into the pages."""
-    runs = comparisons.runs_of(RESULTS, HEADLINE)
-    if runs is not None:
-        figure.draw(HEADLINE, runs, RESULTS / page.FIGURE)
+    pair = comparisons.beside(RESULTS, HEADLINE, TAU)
+    if pair is not None:
+        figure.draw(HEADLINE, *pair, RESULTS / page.FIGURE)
     found = page.all_tables(RESULTS)
     renew(PAGE, found)
     of_gemma = gemma.all_tables(OF_GEMMA)
@@ -139,7 +122,7 @@ def renew_page(console: Console) -> None:
 
 
 def main(
-    headline: Annotated[bool, typer.Option("--headline", help="4096 keys of prose, and predictions.")] = False,
+    headline: Annotated[bool, typer.Option("--headline", help="4096 keys of prose.")] = False,
     full: Annotated[bool, typer.Option("--full", help="And all other parts, in three hours.")] = False,
     of_gemma: Annotated[bool, typer.Option("--gemma", help="Gemma 3 270M, in an hour.")] = False,
     only_cut: Annotated[bool, typer.Option("--cut", help="A little, on the embedded model; keeps nothing.")] = False,
@@ -163,8 +146,7 @@ def main(
         scale = SCALES[name]
         loaded, tokenizer = load(model)
         root = packages or texts.fetch(FOLDER / "packages")
-        measure(scale, loaded, texts.Windows(tokenizer, root, scale), FOLDER, RESULTS, BUDGETS, console)
-        measure_embedded(console)
+        measure(scale, loaded, texts.Windows(tokenizer, root, scale), FOLDER, RESULTS, console)
         if name == "full":
             measure_rest(scale, loaded, tokenizer, root, console)
     renew_page(console)

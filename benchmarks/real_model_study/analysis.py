@@ -7,16 +7,14 @@ two measured points it is straight in the logarithm of the V rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
-from scipy.optimize import isotonic_regression
 
-from benchmarks.real_model_study.settings import RESAMPLES, SEED
 from toptheta_npu.errors import TopThetaValueError
 
 Floats = NDArray[np.float64]
@@ -129,41 +127,3 @@ class Curve:
         """Tell whether ``rows`` lies between the points."""
         means = self.value_rows.mean(axis=1)
         return bool(means[0] <= rows <= means[-1])
-
-    def rows_for(self, loss: float) -> float:
-        """Find the V rows with which the mean loss is ``loss``; the points' ends where it lies beyond them.
-
-        Losses that rise with the V rows are noise: their mean stands for them (isotonic regression).
-        """
-        means, losses = self.value_rows.mean(axis=1), self.losses.mean(axis=1)
-        falling = isotonic_regression(losses, increasing=False).x
-        return float(np.exp(np.interp(-loss, -falling, np.log(means))))
-
-    def resampled(self, windows: NDArray[np.int64]) -> Curve:
-        """Take these windows, some several times."""
-        return Curve(self.value_rows[:, windows], self.losses[:, windows])
-
-
-def bootstrap(figure: Callable[[NDArray[np.int64]], float], windows: int) -> Bounded:
-    """Bound a figure of many windows by resampling them: its value on all, and percentiles.
-
-    Args:
-        figure: of the windows with these indices.
-        windows: how many there are.
-    """
-    draws = np.random.default_rng(SEED).integers(windows, size=(RESAMPLES, windows))
-    found = np.array([figure(each) for each in draws])
-    low, high = np.quantile(found, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
-    return Bounded(figure(np.arange(windows)), float(low), float(high))
-
-
-def rows_ratio(plain: Curve, budgets: Curve) -> Bounded:
-    """Tell how many times more V rows ``plain`` needs for the losses of ``budgets``: the geometric mean over these."""
-
-    def figure(windows: NDArray[np.int64]) -> float:
-        ours, theirs = budgets.resampled(windows), plain.resampled(windows)
-        rows, losses = ours.value_rows.mean(axis=1), ours.losses.mean(axis=1)
-        needed = [theirs.rows_for(loss) for loss in losses]
-        return float(np.exp(np.mean(np.log(needed) - np.log(rows))))
-
-    return bootstrap(figure, plain.losses.shape[1])

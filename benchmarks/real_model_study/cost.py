@@ -22,8 +22,7 @@ from benchmarks.real_model_study.results import Lines
 from benchmarks.real_model_study.settings import Costs, Scale, environment
 from benchmarks.real_model_study.texts import Windows, digest
 from toptheta_npu._tables import Table
-from toptheta_npu.models import calibrate, calibrate_error_curves
-from toptheta_npu.models.calibration.error_job import ROW_FRACTION
+from toptheta_npu.models import calibrate
 from toptheta_npu.models.calibration.kept_rows import count_kept
 from toptheta_npu.models.fingerprint.model import model_fingerprint
 from toptheta_npu.models.hook.architecture import num_layers
@@ -31,9 +30,9 @@ from toptheta_npu.texts.packing import held_out_count
 from toptheta_npu.thresholds import ThresholdTable
 
 FILE = "calibration_cost.jsonl"
-#: What `toptheta calibrate` does by default: windows, share of the rows, and windows of error curves for each of them.
-_SEQUENCES, _SHARE, _CURVE_WINDOWS = 64, 1 / 4, 1 / 4
-_THRESHOLDS, _CHECK, _CURVES, _NEEDED = "thresholds", "held-out check", "error curves", "windows"
+#: What `toptheta calibrate` does by default: windows, and share of the rows.
+_SEQUENCES, _SHARE = 64, 1 / 4
+_THRESHOLDS, _CHECK, _NEEDED = "thresholds", "held-out check", "windows"
 #: Share of the rows behind thresholds whose number of windows is in question, and behind what they keep.
 _SHARE_OF_NEEDED = 1 / 8
 
@@ -64,9 +63,6 @@ def measure(costs: Costs, scale: Scale, model: PreTrainedModel, windows: Windows
         **{(_THRESHOLDS, share): lambda share=share: passes(lambda: _thresholds(model, scale, few, share), few)  # type: ignore[misc]
            for share in costs.fractions},
         (_CHECK, 1.0): lambda: passes(lambda: count_kept(model, made(), unseen), unseen),
-        (_CURVES, ROW_FRACTION): lambda: passes(
-            lambda: calibrate_error_curves(model, made(), unseen, row_fraction=ROW_FRACTION), unseen
-        ),
         **{(_NEEDED, float(count)): lambda count=count: _kept_on(model, scale, tokens[:count], held_out)  # type: ignore[misc]
            for count in costs.needed},
     }  # fmt: skip
@@ -80,7 +76,7 @@ def measure(costs: Costs, scale: Scale, model: PreTrainedModel, windows: Windows
 def _thresholds(model: PreTrainedModel, scale: Scale, tokens: Tensor, share: float) -> ThresholdTable:
     layer_k = [scale.first_layers_k] * 2 + [0] * (num_layers(model) - 2)
     return calibrate(
-        model, tokens, k=scale.ks, estimator="pooled", layer_k=layer_k, below_layer_k=True, row_fraction=share,
+        model, tokens, k=scale.ks, estimator="pooled", layer_k=layer_k, row_fraction=share,
         top_k_at_calibration=False,
     )  # fmt: skip
 
@@ -142,7 +138,6 @@ def goals(folder: Path, missing: str) -> list[Goal]:
             {(_THRESHOLDS, _SHARE): 1.0, (_CHECK, 1.0): checked},
             2.0,
         ),
-        ("error curves besides, default rows", {(_CURVES, ROW_FRACTION): _CURVE_WINDOWS}, 1.0),
     )
     goals_of = []
     for name, weights, limit in asked:

@@ -9,31 +9,28 @@ from typing import Any
 import numpy as np
 
 from benchmarks.real_model_study.analysis import Runs, mean_of, percent
-from benchmarks.real_model_study.comparisons import BUDGET_ARMS, EQUAL_THETA, EQUAL_TOP_K
-from benchmarks.real_model_study.settings import COMPARED_ROWS, Part, budget
+from benchmarks.real_model_study.comparisons import EQUAL_THETA, EQUAL_TOP_K, TAU_ARMS
+from benchmarks.real_model_study.settings import Part
 from toptheta_npu.evaluation.figures.style import finish, grid, headline, legend_below, octaves, style
 
-CURVES: dict[str, Sequence[str]] = {
-    "Top-θ, one k (512 in two layers)": EQUAL_THETA,
-    "exact Top-k, one k (512 in two layers)": EQUAL_TOP_K,
-    "Top-θ, budgets": BUDGET_ARMS,
-    "exact Top-k, k of a budget": tuple(budget(rows, "top-k").name for rows in COMPARED_ROWS),
-}
 
-
-def draw(part: Part, runs: Runs, file: Path) -> None:
+def draw(part: Part, by_k: Runs, by_share: Runs, file: Path) -> None:
     """Draw the loss of every curve with its 95 % bounds."""
     figure, [axes] = grid(1, width=6.4, height=4.4)
-    for number, (name, arms) in enumerate(CURVES.items()):
-        present = [arm for arm in arms if arm in runs.losses]
-        if present:
+    curves: dict[str, tuple[Runs, Sequence[str]]] = {
+        "Top-θ, score thresholds for one k (512 in two layers)": (by_k, EQUAL_THETA),
+        "exact Top-k, one k (512 in two layers)": (by_k, EQUAL_TOP_K),
+        "Top-θ, one share of the attention (tau)": (by_share, TAU_ARMS),
+    }
+    for number, (name, (runs, arms)) in enumerate(curves.items()):
+        if present := [arm for arm in arms if arm in runs.losses]:
             _draw_curve(axes, runs, present, name, number)
     axes.axhline(0, color="black", linewidth=0.8)
     axes.margins(x=0.02)
     octaves(axes.xaxis)
     finish(axes, "V rows per row and KV head, all layers", "perplexity against dense, %, with 95 % bounds")
     legend_below(figure, axes)
-    headline(figure, f"SmolLM2-135M, {part.text}, {part.length} keys: measured in {len(runs.dense)} documents")
+    headline(figure, f"SmolLM2-135M, {part.text}, {part.length} keys: measured in {len(by_k.dense)} documents")
     figure.savefig(file, dpi=120)
 
 

@@ -1,4 +1,4 @@
-"""What was asked of the real model, and what came in words."""
+"""What came of the real model, in words and in figures."""
 
 from __future__ import annotations
 
@@ -6,27 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.real_model_study.analysis import Runs
+from benchmarks.real_model_study.analysis import Bounded, Runs, mean_of, percent
 from benchmarks.real_model_study.comparisons import (
-    COMPARED_ARMS,
     EQUAL_TOP_K,
-    MISSING,
-    Predicted,
-    against,
-    at_share,
+    TAU_ARMS,
+    beside,
     change_text,
+    difference,
     loss_of,
-    prediction_file,
-    predictions,
-    runs_of,
-    saving,
 )
-from benchmarks.real_model_study.settings import COMPARED_ROWS, HEADLINE, LONGER, SHARES, Arm
+from benchmarks.real_model_study.settings import HEADLINE, TAU, Arm
 
-#: The text that thresholds come from.
-HOME = HEADLINE.text
-#: The most that perplexity may rise, in percent, by the share of the V rows.
-_LIMITS = {0.09: 0.6, 0.14: 0.35, 0.075: 0.35}
+#: Shares of dense attention's V rows at which the loss is named, and the most that was asked of it, in percent.
+_LIMITS = {0.06: 0.5, 0.09: 0.25, 0.14: 0.1}
 
 
 @dataclass(frozen=True)
@@ -51,81 +43,58 @@ class Paragraphs:
 
 def goals(folder: Path) -> list[Goal]:
     """List what was asked of the real model, and what came."""
-    runs, longer = runs_of(folder, HEADLINE), runs_of(folder, LONGER)
-    return [*_goals_of_rows(runs), *_goals_of_shares(4096, runs), *_goals_of_shares(8192, longer),
-            *_goals_of_predictions(predictions(folder / prediction_file(HEADLINE)))]  # fmt: skip
-
-
-def _goals_of_rows(runs: Runs | None) -> list[Goal]:
-    goal = "≥ 1.8, bound ≥ 1.3"
-    name = f"V rows of one k over those of budgets ({', '.join(map(str, COMPARED_ROWS))}) at equal loss"
-    if runs is None or not set(COMPARED_ARMS) <= set(runs.losses):
-        return [Goal(name, MISSING, goal)]
-    ratio = saving(runs)
-    found = [against(runs, EQUAL_TOP_K, rows) for rows in COMPARED_ROWS]
-    rivals_of = [
-        Goal(f"budget against exact Top-k with one k, both at {rows} V rows", change_text(each), "< 0",
-             None if each is None else each.value < 0)
-        for rows, each in zip(COMPARED_ROWS, found, strict=True)
-    ]  # fmt: skip
-    certain = sum(each is not None and each.high < 0 for each in found)
-    last = Goal("of these, better by the 95 % bound", str(certain), "≥ 1", certain >= 1)
-    return [Goal(name, ratio.text(), goal, ratio.value >= 1.8 and ratio.low >= 1.3), *rivals_of, last]
-
-
-def _goals_of_shares(length: int, runs: Runs | None) -> list[Goal]:
+    pair = beside(folder, TAU, HEADLINE)
+    shares, ks = pair or (None, None)
     found = []
-    for share in SHARES[length]:
-        limit = _LIMITS[share]
-        loss = None if runs is None else at_share(runs, share)
+    for share, limit in _LIMITS.items():
+        loss = shares and _at_share(shares, share)
         met = None if loss is None else loss.value <= limit
-        name = f"perplexity, budget of {100 * share:g} % of the V rows, {length} keys"
+        name = f"perplexity, one probability, {100 * share:g} % of the V rows, {HEADLINE.length} keys"
         found.append(Goal(name, change_text(loss), f"≤ +{limit:g} %", met))
+    for arm in TAU_ARMS if shares and ks else ():
+        against = difference(shares, arm, ks, EQUAL_TOP_K) if arm in shares.losses else None
+        if against is not None:
+            name = f"{arm.removeprefix('tau:')} against exact Top-k with one k, at equal V rows"
+            found.append(Goal(name, change_text(against), "< 0, bound excludes 0", against.high < 0))
     return found
 
 
-def _goals_of_predictions(found: Sequence[Predicted]) -> list[Goal]:
-    name, goal = "predicted over measured joint error", "0.75 to 1.3"
-    by_text: dict[str, list[float]] = {}
-    for each in found:
-        by_text.setdefault(each.text, []).append(each.ratio.value)
-    if HOME not in by_text:
-        return [Goal(f"{name}, {HOME}", MISSING, goal)]
-    return [
-        Goal(f"{name}, {text}", f"{min(values):.2f} to {max(values):.2f}", goal if text == HOME else "",
-             (min(values) >= 0.75 and max(values) <= 1.3) if text == HOME else None)
-        for text, values in by_text.items()
-    ]  # fmt: skip
+def _at_share(runs: Runs, share: float) -> Bounded | None:
+    """Give the loss of one probability at a share of the V rows of dense attention, in percent."""
+    curve = runs.curve(TAU_ARMS)
+    return percent(mean_of(curve.at(share * runs.keys))) if curve.reaches(share * runs.keys) else None
 
 
-def says(runs: Runs | None) -> Paragraphs:
-    """Say in plain words what the results are, the noes first."""
-    if runs is None or not set(COMPARED_ARMS) <= set(runs.losses):
+def says(folder: Path) -> Paragraphs:
+    """Say in plain words what the results are, the noes among them."""
+    pair = beside(folder, TAU, HEADLINE)
+    if pair is None or not set(_NAMED) <= set(pair[0].losses):
         return Paragraphs(["The study has not been run to its end yet."])
-    small, large = (loss_of(runs, Arm("top-theta", k).name) for k in (128, 512))
+    shares, ks = pair
     lines = [
-        f"One k for all heads is not free: at {HEADLINE.length} keys k = 128 changes perplexity by {small}, k = 512 by "
-        f"{large}.",
-        budgets_say(runs),
-        *(_comparison(runs, rows) for rows in COMPARED_ROWS),
-        *(f"With {100 * share:g} % of dense attention's V rows a budget changes perplexity by "
-          f"{change_text(at_share(runs, share))}." for share in SHARES[HEADLINE.length]),
+        *(_line(shares, ks, arm) for arm in _NAMED),
+        f"Thresholds of scores, calibrated for every head, lose more: with k = 128, {_rows(ks, _THETA)} of the V rows "
+        f"and {loss_of(ks, _THETA)}.",
     ]  # fmt: skip
     return Paragraphs([f"* {line}" for line in lines])
 
 
-def budgets_say(runs: Runs) -> str:
-    """Say how many V rows budgets save."""
-    ratio = saving(runs)
-    return (
-        f"A budget needs {ratio.value:.2f} times fewer V rows than one k for the same loss (95 % bounds "
-        f"{ratio.low:.2f} to {ratio.high:.2f})."
+#: The arms that are named in words.
+_NAMED = (Arm("tau:tau=0.0005").name, Arm("tau:tau=0.00015").name)
+_THETA = Arm("top-theta", 128).name
+
+
+def _rows(runs: Runs, arm: str) -> str:
+    return f"{100 * float(runs.value_rows[arm].mean()) / runs.keys:.1f} %"
+
+
+def _line(shares: Runs, ks: Runs, arm: str) -> str:
+    found = difference(shares, arm, ks, EQUAL_TOP_K)
+    text = (
+        f"`{arm.removeprefix('tau:')}`, one share of the attention for all heads, without calibration: with "
+        f"{_rows(shares, arm)} of dense attention's V rows perplexity changes by {loss_of(shares, arm)}"
     )
-
-
-def _comparison(runs: Runs, rows: int) -> str:
-    found = against(runs, EQUAL_TOP_K, rows)
     if found is None:
-        return f"Budgets were not compared with exact Top-k at {rows} V rows."
+        return f"{text}."
     verdict = "better than" if found.high < 0 else "worse than" if found.low > 0 else "not told apart from"
-    return f"At {rows} V rows a budget is {verdict} exact Top-k with one k: {change_text(found)}."
+    return f"{text}; this is {verdict} exact Top-k with one k at as many V rows, {change_text(found)}."

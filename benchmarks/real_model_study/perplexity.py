@@ -123,7 +123,6 @@ class _Matching:
     """Sets methods without a k so that they read as many bytes as an arm, on windows that nothing is scored on."""
 
     def __init__(self, part: Part, model: PreTrainedModel, windows: Windows, table: ThresholdTable) -> None:
-        self._arms = {arm.name: arm for arm in part.arms}
         self._model, self._table = model, table
         count = min(_MATCHING_WINDOWS, part.windows)
         self._windows: Tensor = windows.of(part.text, "check", part.length, count)[1]
@@ -142,12 +141,12 @@ class _Matching:
         return dict(method.settings)
 
     def _target(self, name: str) -> Reads:
-        """Give what the layers from 2 on may read, so that all layers together read what the other arm reads.
+        """Give what the layers from 2 on may read, so that all layers together read what the other method reads.
 
-        Its first layers may follow a budget; those of the methods here are Top-k with the least k of these layers.
+        The first layers of the methods here are Top-k with the least k of these layers.
         """
         if name not in self._known:
-            reads = self._task.measure(own_method(self._arms[name], self._table), self._model)
+            reads = self._task.measure(own_method(Arm(name), self._table), self._model)
             layers, later = num_layers(self._model), num_layers(self._model) - DENSER_LAYERS
             first = self._first_layers()
             rows = (layers * reads.reads_all.value_rows_mean - DENSER_LAYERS * first) / later

@@ -22,21 +22,14 @@ FOREIGN_SPLITS: Mapping[str, int] = {"check": 10, "evaluation": 16}
 #: Tokens at the end of every window that are predicted by a method.
 POSITIONS = 512
 
-#: k of the thresholds; the first two layers have at least 512 under an equal k, and any of these under a budget.
+#: k of the thresholds; the first two layers have at least 512.
 KS = (8, 16, 32, 64, 128, 256, 512, 1024)
 FIRST_LAYERS_K = 512
-#: Shares of the rows that thresholds and error curves are made of.
-THRESHOLD_ROWS, CURVE_ROWS = 1 / 4, 1 / 16
+#: Share of the rows that thresholds are made of.
+THRESHOLD_ROWS = 1 / 4
 
 #: k of all heads alike; those between the thresholds' own are interpolated, as `sparsify` does it.
 EQUAL_KS = (64, 128, 192, 256, 384, 512, 768, 1024)
-#: V rows that budgets aim at, and those at which they are compared with exact Top-k.
-BUDGETS = (200, 290, 350, 500, 750)
-COMPARED_ROWS = (350, 500, 750)
-#: Shares of the V rows of dense attention for which the study names the loss.
-SHARES: Mapping[int, tuple[float, ...]] = {4096: (0.09, 0.14), 8192: (0.075,)}
-#: Resamples of the windows behind the bounds of a ratio.
-RESAMPLES = 4_000
 
 
 @dataclass(frozen=True)
@@ -46,7 +39,7 @@ class Arm:
     Attributes:
         method: as ``toptheta evaluate --method`` takes it.
         k: elements to keep, where it has such a number.
-        like: of a method without one, the name of the arm whose bytes it should read.
+        like: of a method without one, the method whose bytes it should read.
     """
 
     method: str
@@ -84,16 +77,12 @@ def equal(ks: tuple[int, ...]) -> tuple[Arm, ...]:
     return tuple(Arm(name, k) for name in ("top-theta", "top-k") for k in ks)
 
 
-def budget(rows: int, name: str = "top-theta") -> Arm:
-    """Name Top-θ with a budget, or exact Top-k with the same k for every head."""
-    return Arm(f"{name}:target_value_rows={rows}")
-
-
 DENSE = Arm("dense")
+#: The share of its row's attention whose bytes other methods get.
+LIKE = "tau:tau=0.0003"
 HEADLINE = Part(
     "prose", 4096, SPLITS["evaluation"],
-    (DENSE, *equal(EQUAL_KS), *map(budget, BUDGETS), *(budget(rows, "top-k") for rows in COMPARED_ROWS),
-     *(Arm(name, like=budget(350).name) for name in ("last-k", "pages", "blasst"))),
+    (DENSE, *equal(EQUAL_KS), *(Arm(name, like=LIKE) for name in ("last-k", "pages", "blasst"))),
 )  # fmt: skip
 #: SDC and VMC in other ways, in the windows of the headline.
 COMPENSATIONS = replace(
@@ -102,11 +91,8 @@ COMPENSATIONS = replace(
         "", ":sdc=exp_threshold", ":sdc=none", ":vmc=false", ":sdc=exp_threshold,vmc=false"))),
 )  # fmt: skip
 #: What is measured at other lengths, on other texts, and with other thresholds.
-FEWER_ARMS = (DENSE, *equal((128, 256, 512)), *map(budget, (350, 500, 750)))
-LONGER, SHORTER = (replace(HEADLINE, length=length, arms=FEWER_ARMS) for length in (8192, 2048))
-FOREIGN = tuple(
-    replace(HEADLINE, text=text, windows=FOREIGN_SPLITS["evaluation"], arms=FEWER_ARMS) for text in ("python", "jargon")
-)
+FEWER_ARMS = (DENSE, *equal((128, 256, 512)))
+LONGER = replace(HEADLINE, length=8192, arms=FEWER_ARMS)
 POST = replace(
     HEADLINE, placement="post_softmax", arms=tuple(arm for arm in FEWER_ARMS if not arm.method.startswith("top-k"))
 )
@@ -114,7 +100,7 @@ POST = replace(
 #: keys, knows of it.
 TAU = replace(
     HEADLINE, calibrated=False,
-    arms=(DENSE, *(Arm(f"tau:tau={tau:g}") for tau in (0.001, 0.0005, 0.0003, 0.00025, 0.00015)),
+    arms=(DENSE, *(Arm(f"tau:tau={tau:g}") for tau in (0.001, 0.0005, 0.0003, 0.00025, 0.00015, 0.0001)),
           *(Arm(f"tau:tau={tau:g},lse={lse}") for lse in ("running", "sampled") for tau in (0.001, 0.0005))),
 )  # fmt: skip
 
@@ -123,16 +109,16 @@ TAU_ELSEWHERE = tuple(
             arms=(DENSE, *(Arm(f"tau:tau={tau:g}") for tau in (0.001, 0.0005, 0.00025))))
     for text, length in (("python", 4096), ("jargon", 4096), ("prose", 8192))
 )  # fmt: skip
-#: Gemma 3 270M, of whose 18 layers three see all tokens: one probability; exact Top-k, and thresholds for one k and for
-#: a budget, before the softmax and after it.
+#: Gemma 3 270M, of whose 18 layers three see all tokens: one probability; exact Top-k, and thresholds for one k, before
+#: the softmax and after it.
 _GEMMA_KS = (64, 128, 256)
 GEMMA_TAU = replace(
     TAU, windows=24,
     arms=(DENSE, *(Arm(f"tau:tau={tau:g}") for tau in (0.002, 0.001, 0.0005, 0.00025)),
           Arm("tau:tau=0.001,lse=running")),
 )  # fmt: skip
-GEMMA_PRE = replace(HEADLINE, windows=24, arms=(DENSE, *equal(_GEMMA_KS), budget(200)))
-GEMMA_POST = replace(POST, windows=24, arms=(DENSE, *(Arm("top-theta", k) for k in _GEMMA_KS), budget(200)))
+GEMMA_PRE = replace(HEADLINE, windows=24, arms=(DENSE, *equal(_GEMMA_KS)))
+GEMMA_POST = replace(POST, windows=24, arms=(DENSE, *(Arm("top-theta", k) for k in _GEMMA_KS)))
 
 
 #: Of those that look for answers, not at perplexity.
@@ -199,7 +185,6 @@ class Scale:
     Attributes:
         parts: in the order in which they run.
         splits, foreign_splits: documents of each, as `SPLITS` and `FOREIGN_SPLITS`.
-        checked: windows of every text on which predictions are checked; their length is that of the first part.
         ks: of the thresholds.
         first_layers_k: the least k of the first two layers.
         least_characters: of a document.
@@ -208,7 +193,6 @@ class Scale:
     parts: tuple[Part, ...]
     splits: Mapping[str, int] = field(default_factory=lambda: SPLITS)
     foreign_splits: Mapping[str, int] = field(default_factory=lambda: FOREIGN_SPLITS)
-    checked: Mapping[str, int] = field(default_factory=lambda: {"prose": 10, "python": 4, "jargon": 4})
     ks: tuple[int, ...] = KS
     first_layers_k: int = FIRST_LAYERS_K
     least_characters: int = LEAST_CHARACTERS
@@ -220,18 +204,18 @@ class Scale:
 
 SCALES = {
     "headline": Scale((HEADLINE,)),
-    "full": Scale((HEADLINE, LONGER, COMPENSATIONS, *FOREIGN, SHORTER, POST, TAU, *TAU_ELSEWHERE)),
+    "full": Scale((HEADLINE, LONGER, COMPENSATIONS, POST, TAU, *TAU_ELSEWHERE)),
     "gemma": Scale((GEMMA_TAU, GEMMA_PRE, GEMMA_POST)),
 }
-#: Criteria are compared on the embedded model too.
+#: The embedded model, on which other benchmarks fall back.
 EMBEDDED = Scale(
     (Part("python", 1024, 0, (), positions=256),),
-    splits={"thresholds": 4, "curves": 4}, checked={}, ks=(8, 16, 32, 64, 128, 256), first_layers_k=128,
+    splits={"thresholds": 4}, ks=(8, 16, 32, 64, 128, 256), first_layers_k=128,
 )  # fmt: skip
 #: A little of everything, on the embedded model, whose text is Python's library.
 CUT = Scale(
-    (Part("python", 512, 2, (DENSE, *equal((32, 64)), budget(100)), positions=64),),
-    splits={"thresholds": 2, "curves": 2, "check": 2, "evaluation": 2}, checked={"python": 1}, ks=(8, 32, 64, 128),
+    (Part("python", 512, 2, (DENSE, *equal((32, 64)), Arm("tau:tau=0.003")), positions=64),),
+    splits={"thresholds": 2, "check": 2, "evaluation": 2}, ks=(8, 32, 64, 128),
     first_layers_k=64, least_characters=20_000,
 )  # fmt: skip
 
@@ -245,5 +229,5 @@ def thresholds_settings(scale: Scale) -> dict[str, Any]:
     """Give what thresholds are made by."""
     return {
         "k": list(scale.ks), "first_layers_k": scale.first_layers_k, "estimator": "pooled",
-        "row_fraction": THRESHOLD_ROWS, "curve_row_fraction": CURVE_ROWS, "documents": dict(scale.splits),
+        "row_fraction": THRESHOLD_ROWS, "documents": dict(scale.splits),
     }  # fmt: skip

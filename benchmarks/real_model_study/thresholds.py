@@ -1,4 +1,4 @@
-"""The thresholds of the study, with error curves of other documents: one table for every length."""
+"""The thresholds of the study: one table for every length and placement."""
 
 from __future__ import annotations
 
@@ -8,15 +8,9 @@ from pathlib import Path
 from rich.console import Console
 from transformers import PreTrainedModel
 
-from benchmarks.real_model_study.settings import (
-    CURVE_ROWS,
-    THRESHOLD_ROWS,
-    Part,
-    Scale,
-    thresholds_settings,
-)
+from benchmarks.real_model_study.settings import THRESHOLD_ROWS, Part, Scale, thresholds_settings
 from benchmarks.real_model_study.texts import Windows, digest
-from toptheta_npu.models import calibrate, calibrate_error_curves
+from toptheta_npu.models import calibrate
 from toptheta_npu.models.hook.architecture import num_layers
 from toptheta_npu.thresholds import ThresholdTable
 
@@ -35,9 +29,8 @@ def make(
         console: says what is going on.
     """
     length, placement = part.length, part.placement
-    texts = {split: windows.of(scale.parts[0].text, split, length, scale.splits[split])[1]
-             for split in ("thresholds", "curves")}  # fmt: skip
-    made_by = thresholds_settings(scale) | {split: digest(each) for split, each in texts.items()}
+    tokens = windows.of(scale.parts[0].text, "thresholds", length, scale.splits["thresholds"])[1]
+    made_by = thresholds_settings(scale) | {"thresholds": digest(tokens)}
     # calibrate adds more
     provenance = {name: json.dumps(value) for name, value in made_by.items()}
     file = folder / f"{placement}_{length}.theta"
@@ -47,18 +40,10 @@ def make(
         layers = num_layers(model)
         state = file.with_suffix(".state")
         table = calibrate(
-            model, texts["thresholds"], k=scale.ks, placement=placement, estimator="pooled",
-            layer_k=[scale.first_layers_k] * 2 + [0] * (layers - 2), below_layer_k=True, row_fraction=THRESHOLD_ROWS,
+            model, tokens, k=scale.ks, placement=placement, estimator="pooled",
+            layer_k=[scale.first_layers_k] * 2 + [0] * (layers - 2), row_fraction=THRESHOLD_ROWS,
             top_k_at_calibration=False, provenance=provenance, checkpoint=state, checkpoint_every=1,
             progress=lambda done: console.print(f"thresholds of {length} tokens: {done} windows"),
-        )  # fmt: skip
-        table.save(file)
-        state.unlink()
-    if table.curves is None:
-        passes, state = 2 * len(texts["curves"]), file.with_suffix(".curves.state")
-        table = calibrate_error_curves(
-            model, table, texts["curves"], row_fraction=CURVE_ROWS, checkpoint=state, checkpoint_every=1,
-            progress=lambda done: console.print(f"error curves of {length} tokens: {done} of {passes}"),
         )  # fmt: skip
         table.save(file)
         state.unlink()

@@ -5,13 +5,12 @@
     build/vllm/bin/python -m benchmarks.serving break-even [--rounds 15]
     build/vllm/bin/python -m benchmarks.serving overhead [--rounds 100]
     build/vllm/bin/python -m benchmarks.serving soak [--requests 2000] [--minutes 30]
-    build/vllm/bin/python -m benchmarks.serving real [--rounds 15] [--model FOLDER] [--table FILE] [--texts FOLDER] ...
+    build/vllm/bin/python -m benchmarks.serving real [--rounds 15] [--model FOLDER] [--texts FOLDER] ...
 
 It needs the environment of ``make test-vllm``. Without names those of the first line run. It writes
 docs/results/serving.json, where parts that did not run stay as they are, and the tables of docs/serving.md. On two
 cores the schedules of an engine take ten minutes, and the others of the first line together six; speeds are ratios of
-interleaved rounds in one process. ``real`` needs the model of ``make real-model`` and the thresholds of
-``benchmarks.real_model_study``.
+interleaved rounds in one process. ``real`` needs the model of ``make real-model``.
 """
 
 from __future__ import annotations
@@ -91,9 +90,8 @@ def main(
     requests: Annotated[int, typer.Option(min=2, help="Of the soak.")] = 2000,
     minutes: Annotated[float, typer.Option(min=0.1, help="That the soak asks at most.")] = 30.0,
     model: Annotated[Path, typer.Option(help="Folder of the real model.")] = MODEL,
-    table: Annotated[Path, typer.Option(help="Its thresholds, with error curves.")] = STUDY / "pre_softmax_4096.theta",
     texts: Annotated[Path | None, typer.Option(help="Folder of the study's packages; else a download.")] = None,
-    value_rows: Annotated[float, typer.Option(help="The budget of the real model: V rows per row and head.")] = 350.0,
+    tau: Annotated[float, typer.Option(help="The share of its row that a key must exceed, of that model.")] = 0.0003,
     length: Annotated[list[int] | None, typer.Option(help="Tokens of its prompts; may be given again.")] = None,
     clients: Annotated[int, typer.Option(min=1, help="Sequences that it answers side by side.")] = 8,
     new_tokens: Annotated[int, typer.Option(min=2, help="Of its answers.")] = 128,
@@ -109,7 +107,7 @@ def main(
     def real() -> Iterator[dict[str, Any]]:
         packages = texts or study_texts.fetch(STUDY / "packages")
         lengths, dtypes = tuple(length or (3000, 6000)), tuple(dtype or ("float32",))
-        setting = Setting(model, table, packages, value_rows, lengths, clients, new_tokens, dtypes)
+        setting = Setting(model, packages, tau, lengths, clients, new_tokens, dtypes)
         return compare_real(setting, rounds)
 
     run: dict[Part, Callable[[], Iterator[dict[str, Any]]]] = {

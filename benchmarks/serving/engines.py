@@ -149,7 +149,13 @@ def generated(prompt: Sequence[int], new_tokens: int, *, int8: bool = False, **s
 
 
 def generated_by(
-    model: Any, table: ThresholdTable, prompt: Sequence[int], new_tokens: int, *, int8: bool = False, **settings: Any
+    model: Any,
+    table: ThresholdTable | None,
+    prompt: Sequence[int],
+    new_tokens: int,
+    *,
+    int8: bool = False,
+    **settings: Any,
 ) -> Answer:
     """Generate an answer as `generated` does, by another model and its thresholds."""
     # the end of a text ends no answer, as in `greedy`: in its place stands a token that there is not

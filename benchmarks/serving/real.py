@@ -16,7 +16,6 @@ from benchmarks.real_model_study.settings import SCALES
 from benchmarks.real_model_study.texts import Windows
 from benchmarks.serving.engines import answers, differences, generated_by, layers_of, make_engine, totals, wrong_tokens
 from benchmarks.serving.load import likeliest, shares
-from toptheta_npu.thresholds import ThresholdTable
 
 DENSE, SPARSE = "dense", "sparse"
 #: vLLM's own choice on a CPU.
@@ -32,18 +31,17 @@ class Setting:
     """What is measured.
 
     Attributes:
-        model, table: a folder of transformers, and the thresholds of that model, with error curves.
+        model: a folder of transformers.
         packages: where the texts of the real model's study are unpacked.
-        target_value_rows: of the budget.
+        tau: the share of its row's attention that a key must exceed.
         lengths: tokens of the prompts; one after the other.
         clients: sequences that are answered side by side, each after a prompt of its own.
         dtypes: of weights and cache; one after the other.
     """
 
     model: Path
-    table: Path
     packages: Path
-    target_value_rows: float = 350.0
+    tau: float = 0.0003
     lengths: tuple[int, ...] = (3000, 6000)
     clients: int = 8
     new_tokens: int = 128
@@ -57,7 +55,7 @@ class Setting:
         return AutoTokenizer.from_pretrained(self.model)
 
     def prompts(self, length: int, count: int) -> list[list[int]]:
-        """Cut prompts from documents that neither thresholds nor error curves have seen, one from each."""
+        """Cut prompts from documents of the evaluation split, one from each."""
         windows = Windows(self.tokenizer, self.packages, SCALES["headline"])
         _, tokens = windows.of("prose", "evaluation", length, count)
         return [row.tolist() for row in tokens]
@@ -65,7 +63,7 @@ class Setting:
     @property
     def aim(self) -> dict[str, Any]:
         """What rows aim at, of the plug-in and of `sparsify`; other settings are as they are by default."""
-        return {"target_value_rows": self.target_value_rows}
+        return {"tau": self.tau}
 
     def engine(self, name: str, dtype: str) -> Any:
         """Make one of the engines that take turns."""
@@ -75,9 +73,7 @@ class Setting:
             "block_size": BLOCK_SIZE, "enable_prefix_caching": True,
             "kv_cache_memory_bytes": self._cache_bytes(getattr(torch, dtype)),
         }  # fmt: skip
-        return make_engine(
-            {"table": str(self.table), "dense_below": None, **self.aim} if name == SPARSE else None, **options
-        )
+        return make_engine({"dense_below": None, **self.aim} if name == SPARSE else None, **options)
 
     def _cache_bytes(self, dtype: torch.dtype) -> int:
         """Compute what the sequences need, and some pages more.
@@ -163,10 +159,9 @@ def _compare_answers(engine: Any, setting: Setting) -> dict[str, Any]:
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(setting.model, dtype="float32").eval()
-    table = ThresholdTable.load(setting.table)
     asked = setting.prompts(min(setting.lengths), min(COMPARED, setting.clients))
     ours = answers(engine, asked, COMPARED_TOKENS)
-    reference = [generated_by(model, table, ids, COMPARED_TOKENS, **setting.aim) for ids in asked]
+    reference = [generated_by(model, None, ids, COMPARED_TOKENS, **setting.aim) for ids in asked]
     pairs = list(zip(ours, reference, strict=True))
     apart = [each for pair in pairs for each in differences(*pair)]
     wrong = [each for pair in pairs for each in wrong_tokens(*pair, tolerance=TOLERANCE)]

@@ -31,7 +31,14 @@ def of_estimator(name: str) -> dict[str, Any]:
 
 
 def observed(seeds: range, estimator: str = "pooled", **options: Any) -> Calibrator:
-    options = {"k": [3, 5], "longest": LONGEST, "layer_k": [4, 0], **of_estimator(estimator), **options}
+    options = {
+        "k": [3, 5],
+        "longest": LONGEST,
+        "layer_k": [4, 0],
+        "placement": "pre_softmax",
+        **of_estimator(estimator),
+        **options,
+    }
     calibrator = Calibrator(LAYERS, HEADS, **options)
     observe(calibrator, seeds)
     return calibrator

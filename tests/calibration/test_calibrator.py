@@ -36,7 +36,7 @@ def full_rows(seed: int, rows: int, width: int, spread: float = 0.0) -> Rows:
 
 
 def calibrator_of(sequences: list[Rows], layers: int = 1, **settings: Any) -> Calibrator:
-    settings = {"k": [4], "longest": 40, "layer_k": [0] * layers, **settings}
+    settings = {"k": [4], "longest": 40, "layer_k": [0] * layers, "placement": "pre_softmax", **settings}
     calibrator = Calibrator(layers, HEADS, **settings)
     for scores, lengths in sequences:
         for layer in range(layers):
@@ -187,7 +187,7 @@ def test_a_layer_whose_rows_are_all_short_is_dense_and_the_others_are_not() -> N
 
 
 def test_lengths_without_rows_are_dropped_or_filled() -> None:
-    calibrator = Calibrator(2, HEADS, k=[4], longest=40, layer_k=[0, 0])
+    calibrator = Calibrator(2, HEADS, k=[4], longest=40, layer_k=[0, 0], placement="pre_softmax")
     scores, lengths = causal_rows(0)
     calibrator.observe(0, scores[:, 9:30], lengths[9:30])
     only = torch.tensor([9, 29])

@@ -119,7 +119,7 @@ def outcome_of(path: Path, content: bytes) -> CalibrationState | None:
         (lambda content: b"", "expected a safetensors file, got something else or a damaged file"),
         (lambda content: content[:-1], "expected a safetensors file, .*; get a fresh copy, or calibrate from"),
         (lambda content: content[:-1] + bytes([content[-1] ^ 1]), "checksum of its content, got another content"),
-        (lambda content: content.replace(b'\\"schema\\": 1', b'\\"schema\\": 2'), "schema version 1, got 2; install"),
+        (lambda content: content.replace(b'\\"schema\\": 2', b'\\"schema\\": 3'), "schema version 2, got 3; install"),
         (lambda content: content.replace(KIND.key.encode(), KIND.key.encode()[::-1]), "another kind; correct the path"),
     ],
 )
@@ -178,7 +178,7 @@ bounded_json = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=5,
 )
-FIELDS = sorted(set(KIND.fields[1]) - {"schema", "checksum"})
+FIELDS = sorted(set(KIND.fields[2]) - {"schema", "checksum"})
 SETTINGS = [field.name for field in dataclasses.fields(observed(range(0)).settings)]
 
 
@@ -307,5 +307,5 @@ def test_parts_are_parts():
 def test_the_header_is_plain_json(content):
     length = int.from_bytes(content[:8], "little")
     header = json.loads(json.loads(content[8 : 8 + length])["__metadata__"][KIND.key])
-    assert (header["schema"], header["index"], header["count"], header["total"]) == (1, 1, 3, 7)
+    assert (header["schema"], header["index"], header["count"], header["total"]) == (2, 1, 3, 7)
     assert header["settings"]["k"] == [5]

@@ -17,7 +17,6 @@ from tests.calibration.parts import shards
 from tests.cli.command import toptheta
 from toptheta_npu.assets import load_tiny_llama_thresholds
 from toptheta_npu.thresholds import ThresholdTable
-from toptheta_npu.thresholds.curves import ErrorCurves
 from toptheta_npu.thresholds.summary import told_dense
 
 KEPT = ["7.5 to 8.2"] * 2
@@ -40,21 +39,6 @@ def make(**changes: Any) -> ThresholdTable:
         "fingerprint": "llama:" + 60 * "0", "provenance": {"text": "the standard [library]"},
     }  # fmt: skip
     return ThresholdTable(**{**fields, **changes})
-
-
-def error_curves() -> ErrorCurves:
-    """Of `make`'s first two layers, at two lengths; two budgets."""
-    falling = torch.tensor([0.16, 0.04, 0.01]).view(3, 1, 1, 1)
-    error = (falling * torch.tensor([1.0, 0.25]).view(1, 1, 2, 1)).expand(3, 3, 2, 2).clone()
-    error[:, 2] = 0.0
-    path_error, value_rows = torch.zeros(2, 3, 2), torch.zeros(2, 3, 1, 2)
-    path_error[:, :2] = torch.tensor([0.09, 0.01]).view(2, 1, 1)
-    value_rows[:, :2, 0] = torch.tensor([10.0, 40.0]).view(2, 1, 1)
-    return ErrorCurves(
-        lengths=torch.tensor([100, 400]), counts=torch.tensor([7, 9]), error=error,
-        price=torch.tensor([1e-2, 1e-9], dtype=torch.float64), path_error=path_error, path_value_rows=value_rows,
-        sdc="exact", vmc=True,
-    )  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -271,8 +255,7 @@ def test_plots_are_drawn_or_say_why_not(file: str, tmp_path: Path, capsys: pytes
     for name in ("theta_length.png", "theta_k.png"):
         assert (tmp_path / "plots" / name).read_bytes().startswith(b"\x89PNG")
         assert f"{name} written." in text
-    without = "not drawn: it needs error curves, which toptheta curves measures."
-    assert text.count("not drawn") == text.count(without) == 2
+    assert "not drawn" not in text
     assert sorted(path.name for path in (tmp_path / "plots").iterdir()) == ["theta_k.png", "theta_length.png"]
     for name, options in (("dense", ("--layer", "2")), ("one", ("--layer", "1", "--json"))):
         assert inspect(file, "--plot", name, *options) == 0
@@ -340,53 +323,3 @@ def test_an_output_that_knows_no_greek_gets_what_it_knows(
     text = written.getvalue().decode(encoding)
     assert "k?, the elements that a row keeps" in text
     assert "7.5 to 8.2" in text
-
-
-# --- error curves -------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def with_curves(file: str) -> str:
-    make(curves=error_curves(), calibrated_layer_k=(0, 0, 0), layer_k=(0, 0, 0)).save(file)
-    return file
-
-
-def test_error_curves_and_budgets_are_told(with_curves: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert inspect(with_curves) == 0
-    text = re.sub(r" +", " ", capsys.readouterr().out)
-    assert "error curves rows of a layer by keys: 7 near 100, 9 near 400; sdc exact with vmc" in text
-    assert "budgets target_value_rows 10 to 40 at errors of 0.3 to 0.1, rows of 400 keys" in text
-    assert "mean k n=100: error V rows n=400: error V rows" in text
-    # at the higher price head 0 takes 8 elements and head 1 its largest only
-    assert re.search(r"\n 4 0\.3000 10 0\.3000 10 \n 32 0\.1000 40 0\.1000 40 \n", text), text
-
-
-def test_the_errors_of_single_heads_are_told(with_curves: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert inspect(with_curves, "--layer", "1") == 0
-    text = capsys.readouterr().out
-    assert "layer 1: error of a head alone, rows of 400 keys" in text
-    assert cells(text, "layer 1: error of a head")["0"] == ["0.4", "0.2", "0.1"]
-    assert cells(text, "layer 1: error of a head")["1"] == ["0.2", "0.1", "0.05"]
-    assert inspect(with_curves, "--layer", "2") == 0
-    assert "error of a head alone" not in capsys.readouterr().out
-
-
-def test_error_curves_are_in_the_json(with_curves: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert inspect(with_curves, "--json") == 0
-    found = json.loads(capsys.readouterr().out)["error_curves"]
-    assert (found["lengths"], found["rows"], found["sdc"], found["vmc"]) == ([100, 400], [7, 9], "exact", True)
-    assert [budget["mean_k"] for budget in found["path"]] == [4.5, 32.0]
-    assert found["path"][0]["error"] == pytest.approx([0.3, 0.3])
-    make().save(with_curves)
-    assert inspect(with_curves, "--json") == 0
-    assert json.loads(capsys.readouterr().out)["error_curves"] is None
-
-
-def test_error_curves_are_drawn(with_curves: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("matplotlib")
-    assert inspect(with_curves, "--plot", "plots") == 0
-    assert "not drawn" not in capsys.readouterr().out
-    for name in ("error_k.png", "error_value_rows.png"):
-        assert (tmp_path / "plots" / name).read_bytes().startswith(b"\x89PNG")
-    assert inspect(with_curves, "--plot", "dense", "--layer", "2") == 0
-    assert "error_k.png not drawn" in capsys.readouterr().out

@@ -102,7 +102,6 @@ def test_the_command_line_in_place_of_the_file_s_value_is_named_itself(capsys: p
         (["calibrate", "-o", ""], "--output"),
         (["calibrate", "--text", "book.txt", "--text", ""], "--text"),
         (["calibrate", "--config", ""], "--config"),
-        (["curves", "--table", "", "--text", "book.txt", "-o", "t.theta"], "--table"),
         (["evaluate", "model", ""], "TABLE"),
         (["merge", "", "-o", "t.theta"], "SHARD"),
         (["inspect", "table.theta", "--plot", ""], "--plot"),

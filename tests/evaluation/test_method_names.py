@@ -30,18 +30,15 @@ _VALUES = {
 }  # fmt: skip
 
 
-NO_TARGET = {"target_error": None, "target_value_rows": None}
-
-
 @pytest.mark.parametrize(
     ("name", "options"),
     [
         ("dense", {}),
         ("value-mean", {}),
-        ("top-theta", {"sdc": "exact", "vmc": True, "selection": "own", **NO_TARGET}),
+        ("top-theta", {"sdc": "exact", "vmc": True, "selection": "own"}),
         ("top-theta-capped", {"sdc": "exact", "vmc": True, "keep": "recent"}),
         ("tau", {"tau": 0.001, "lse": "exact", "tile": 128, "sdc": "exact", "vmc": True, "selection": "own"}),
-        ("top-k", {"sdc": "exact", "vmc": True, "selection": "own", "layer_k": "table", **NO_TARGET}),
+        ("top-k", {"sdc": "exact", "vmc": True, "selection": "own", "layer_k": "table"}),
         ("last-k", {"sdc": "none", "vmc": False}),
         ("random-k", {"sdc": "exact", "vmc": True}),
         ("blasst", {"sdc": "none", "vmc": False, "selection": "own", "tile": 128}),

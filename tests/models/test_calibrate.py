@@ -37,7 +37,7 @@ def test_pooled_thresholds_keep_k_on_the_calibration_rows(placement):
 def test_algorithm_1_is_the_mean_of_the_rows_own_thresholds():
     """Against a plain transcription of Algorithm 1 for layer 0, one length at a time."""
     model, length = model_of(), 40
-    table = calibrate(model, TEXTS, k=K, alpha=0.5, **DENSE)
+    table = calibrate(model, TEXTS, placement="pre_softmax", k=K, alpha=0.5, **DENSE)
     attention, seen = model.model.layers[0].self_attn, []
     hook = attention.register_forward_pre_hook(lambda m, args, kwargs: seen.append(kwargs), with_kwargs=True)
     with torch.no_grad():
@@ -58,15 +58,15 @@ def test_algorithm_1_is_the_mean_of_the_rows_own_thresholds():
 
 
 def test_top_k_at_calibration_changes_later_layers_only():
-    with_top_k = calibrate(model_of(), TEXTS, k=K, **DENSE)
-    without = calibrate(model_of(), TEXTS, k=K, top_k_at_calibration=False, **DENSE)
+    with_top_k = calibrate(model_of(), TEXTS, placement="pre_softmax", k=K, **DENSE)
+    without = calibrate(model_of(), TEXTS, placement="pre_softmax", k=K, top_k_at_calibration=False, **DENSE)
     torch.testing.assert_close(with_top_k.theta[:, 0], without.theta[:, 0])
     assert (with_top_k.theta[:, 1] - without.theta[:, 1]).abs().max() > 0.01
 
 
 def test_compensations_matter_at_calibration():
-    with_both = calibrate(model_of(), TEXTS, k=K, **DENSE)
-    without = calibrate(model_of(), TEXTS, k=K, sdc="none", vmc=False, **DENSE)
+    with_both = calibrate(model_of(), TEXTS, placement="pre_softmax", k=K, **DENSE)
+    without = calibrate(model_of(), TEXTS, placement="pre_softmax", k=K, sdc="none", vmc=False, **DENSE)
     torch.testing.assert_close(with_both.theta[:, 0], without.theta[:, 0])
     assert (with_both.theta[:, 1] - without.theta[:, 1]).abs().max() > 0.01
 
@@ -193,12 +193,12 @@ def test_decode_rows_are_observed_as_the_prompt_they_make(monkeypatch):
 
 
 def test_discarded_mass_is_what_is_left_out():
-    table = calibrate(model_of(), TEXTS, k=K, **DENSE)
+    table = calibrate(model_of(), TEXTS, placement="pre_softmax", k=K, **DENSE)
     full = calibrate_discarded_mass(model_of(), table, TEXTS)
     assert full.discarded_mass.shape == table.theta.shape
     assert (full.discarded_mass[table.theta > -torch.inf] > 0).all()
     assert torch.equal(full.theta, table.theta)
-    several = calibrate(model_of(), TEXTS, k=[8, 16], top_k_at_calibration=False, **DENSE)
+    several = calibrate(model_of(), TEXTS, placement="pre_softmax", k=[8, 16], top_k_at_calibration=False, **DENSE)
     mass = calibrate_discarded_mass(model_of(), several, TEXTS).discarded_mass
     # keeping more leaves less
     assert mass[1][several.theta[1] > -torch.inf].mean() < mass[0][several.theta[0] > -torch.inf].mean()
@@ -209,7 +209,7 @@ def test_discarded_mass_is_what_is_left_out():
 
 @pytest.mark.filterwarnings("error::toptheta_npu.thresholds.MeanDiscardedMassWarning")
 def test_the_mean_discarded_mass_is_kept_by_name_and_warned_of(tmp_path):
-    table = calibrate(model_of(), TEXTS, k=K, **DENSE)
+    table = calibrate(model_of(), TEXTS, placement="pre_softmax", k=K, **DENSE)
     typical = calibrate_discarded_mass(model_of(), table, TEXTS)
     mean = calibrate_discarded_mass(model_of(), table, TEXTS, statistic="mean")
     sparse = table.theta > -torch.inf

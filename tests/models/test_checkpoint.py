@@ -29,7 +29,13 @@ from toptheta_npu.models.calibration.job import CalibrationOptions
 
 ROOT = Path(__file__).parents[2]
 TEXTS = list(tokens(7, 40, seed=1))
-OPTIONS: dict[str, Any] = {"k": K, "layer_k": [0, 0], "row_fraction": 0.5, "decode_tokens": 2}
+OPTIONS: dict[str, Any] = {
+    "k": K,
+    "layer_k": [0, 0],
+    "row_fraction": 0.5,
+    "decode_tokens": 2,
+    "placement": "pre_softmax",
+}
 
 
 class Stop(Exception):

@@ -16,7 +16,7 @@ from toptheta_npu.thresholds import ThresholdTable
 
 LAYERS = 4
 TEXTS = tokens(4, 40, seed=1)
-OPTIONS: dict[str, Any] = {"k": K, "layer_k": [0] * LAYERS, "row_fraction": 0.5}
+OPTIONS: dict[str, Any] = {"k": K, "layer_k": [0] * LAYERS, "row_fraction": 0.5, "placement": "pre_softmax"}
 REST = ("lm_head", "model.embed_tokens", "model.norm", "model.rotary_emb")
 MAPS = {
     "some layers on the disk": {f"model.layers.{layer}": "disk" if layer % 2 else "cpu" for layer in range(LAYERS)},

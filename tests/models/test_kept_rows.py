@@ -20,7 +20,7 @@ def test_every_k_counts_as_in_a_run_of_its_own(placement: Any) -> None:
     """In the first layer, which sees the same in both; the last k is above the least k of the layer."""
     model = model_of()
     table = calibrate(
-        model, tokens(4, 40, seed=1), k=KS, layer_k=[6, 0], below_layer_k=True, top_k_at_calibration=False,
+        model, tokens(4, 40, seed=1), k=KS, layer_k=[6, 0], top_k_at_calibration=False,
         estimator="pooled", placement=placement,
     )  # fmt: skip
     done: list[int] = []
@@ -38,7 +38,9 @@ def test_every_k_counts_as_in_a_run_of_its_own(placement: Any) -> None:
 
 def test_rows_in_which_nothing_passes_keep_their_largest() -> None:
     model = model_of()
-    table = calibrate(model, tokens(4, 40, seed=1), k=[3], layer_k=[0, 0], top_k_at_calibration=False)
+    table = calibrate(
+        model, tokens(4, 40, seed=1), k=[3], layer_k=[0, 0], top_k_at_calibration=False, placement="pre_softmax"
+    )
     nothing = type(table)(**{**vars(table), "theta": torch.full_like(table.theta, 1e6)})
     rows = count_kept(model, nothing, HELD_OUT)[1]
     sparse = rows.lengths > 3

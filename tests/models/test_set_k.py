@@ -103,12 +103,12 @@ def test_a_compiled_step_sees_another_k_and_is_not_compiled_again():
     compiled = torch.compile(model.forward, fullgraph=True, backend=counter)
     warm_up, schedule = (
         [(20, None)] * 3,
-        [(k, None) for k in SCHEDULE] + [(None, 0.2), (BUDGET, None), (None, 0.25), (6, None)],
+        [(k, None) for k in SCHEDULE] + [(None, 0.2), (None, 0.25), (6, None)],
     )
 
     def steps(forward, cache, targets) -> Iterator[Tensor]:
         for k, share in targets:
-            run.set_target_kept(share) if share else run.set_k(k) if type(k) is int else run.set_head_k(k)
+            run.set_target_kept(share) if share else run.set_k(k)
             at = cache.get_seq_length()
             yield forward(ids[:, at : at + 1], past_key_values=cache).logits
 
@@ -184,7 +184,7 @@ def test_the_tensors_stay_and_hold_what_at_gives_on_every_device():
     as_it_was = copy.deepcopy(handed_out)
     held.replace(handed_out)
     after = held.on(torch.device("cpu"))
-    for name in ("theta", "discarded_mass", "row_aims", "head_aims"):
+    for name in ("theta", "discarded_mass", "aims"):
         for old, new, want in zip(getattr(before, name), getattr(after, name), getattr(table.at(9), name), strict=True):
             assert old is new
             assert torch.equal(new, want)
@@ -256,7 +256,7 @@ def test_a_refused_k_changes_nothing():
             (5, TopThetaValueError, "k: expected 6 to 20, the calibrated range, got 5"),
             (21, TopThetaValueError, "k: expected 6 to 20, the calibrated range, got 21"),
             (9.0, TopThetaTypeError, "k: expected an int, got 9.0"),
-            (None, TopThetaValueError, "k: expected k, target_kept or head_k, got none"),
+            (None, TopThetaValueError, "k: expected k or target_kept, got neither"),
         ):
             with pytest.raises(kind, match=message):
                 run.set_k(k)

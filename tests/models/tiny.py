@@ -104,7 +104,6 @@ def oracle_attention(
     table: ThresholdTable,
     *,
     first_row: int = 0,
-    head_k: Tensor | None = None,
     vmc: bool = True,
     sdc: str = "exact",
 ) -> Iterator[None]:
@@ -112,7 +111,7 @@ def oracle_attention(
 
     Layers with a sliding window are dense.
     """
-    at_k, sliding = table.at(K) if head_k is None else table.at(head_k=head_k), sliding_layers(model)
+    at_k, sliding = table.at(K), sliding_layers(model)
 
     def attention(module, query, key, value, mask, dropout=0.0, scaling=None, **kwargs):
         sink = kwargs.get("s_aux")

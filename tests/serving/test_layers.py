@@ -12,7 +12,6 @@ import torch
 
 from toptheta_npu.assets import TINY_LLAMA, load_tiny_llama_thresholds
 from toptheta_npu.errors import TopThetaNotImplementedError, TopThetaValueError
-from toptheta_npu.thresholds.curves import ErrorCurves
 from toptheta_npu.vllm.layers import Geometry, LayerGroup, layer_index, load_thresholds, model_folder
 from toptheta_npu.vllm.metrics import Aims
 from toptheta_npu.vllm.settings import Settings
@@ -53,28 +52,6 @@ def test_the_ranks_have_all_heads_together(ranks: int) -> None:
         assert torch.cat([part.theta[layer] for part in parts], 1).equal(theta)
         assert all(part.theta[layer].is_contiguous() for part in parts)
     assert parts[0].dense_up_to == whole.dense_up_to
-
-
-@pytest.mark.parametrize(("setting", "value"), [("target_error", 0.03), ("target_value_rows", 40.0)])
-def test_a_budget_gives_every_rank_the_k_of_its_heads(tmp_path: Path, setting: str, value: float) -> None:
-    table = load_tiny_llama_thresholds("pre_softmax")
-    falling = torch.logspace(0, -5, 1 + len(table.k))[:, None, None, None]
-    spread = torch.rand(1, table.num_layers, table.num_heads, 1, generator=torch.Generator().manual_seed(0))
-    rows = torch.tensor([10.0, 100.0])[:, None, None, None].expand(2, table.num_layers, 2, 1)
-    curves = ErrorCurves(
-        lengths=torch.tensor([2048]), counts=torch.tensor([9]), error=falling * spread, sdc="exact", vmc=True,
-        price=torch.tensor([1e-2, 1e-6], dtype=torch.float64), path_value_rows=rows,
-        path_error=torch.tensor([0.01, 0.0001])[:, None, None].expand(2, table.num_layers, 1),
-    )  # fmt: skip
-    table = dataclasses.replace(table, curves=curves)
-    table.save(tmp_path / "table.theta")
-    settings = Settings(tmp_path / "table.theta", **{setting: value}, check_weights=False)
-    budget = table.budget(**{setting: value}).head_k
-    parts = [load_thresholds(settings, geometry(rank, 2)).head_k for rank in range(2)]
-    assert len(budget.unique()) > 2
-    assert torch.equal(torch.cat([part for part in parts if part is not None], 1), budget)
-    with pytest.raises(TopThetaValueError, match="sdc: expected 'exact', with which the error curves"):
-        load_thresholds(dataclasses.replace(settings, k=None, sdc="none", vmc=False), geometry())
 
 
 def test_tau_is_the_threshold_of_every_row_of_any_model() -> None:
@@ -144,7 +121,7 @@ def test_what_the_table_cannot_give_is_said(changes: dict[str, object], message:
 def test_dense_rows_aim_at_nothing() -> None:
     at_k = load_thresholds(Settings(TABLE, k=64, dense_below=0), geometry())
     aims = Aims(at_k, [5])(torch.tensor([10, 64, 65, 500]))
-    assert aims.tolist() == [[[each] * 8 for each in (0, 0, 64, 64)]]
+    assert aims.tolist() == [[0, 0, 64, 64]]
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

@@ -21,13 +21,13 @@ from toptheta_npu.vllm.metrics import Aims, Counters, Metrics, Totals, prometheu
 
 
 def test_counts_of_a_layer_are_sums_over_its_rows() -> None:
-    counters = Counters(1, 2, 1, aims_of_two)
+    counters = Counters(1, 2, 1, aims_of)
     lengths = torch.tensor([10, 4, 0], dtype=torch.int32)
     kept = torch.tensor([[3, 5], [4, 4], [0, 0]], dtype=torch.int32)
     counters.add(lengths, kept[None], torch.tensor([[[6], [4], [0]]], dtype=torch.int32))
     assert counters.totals() == {
         "rows": 2, "elements": 28, "kept": 16, "available_value_rows": 14, "value_rows": 10,
-        "sparse_aims": 7, "sparse_kept": 8,
+        "sparse_aims": 6, "sparse_kept": 8,
     }  # fmt: skip
 
 
@@ -59,37 +59,22 @@ def test_steps_that_wait_are_counted_as_they_were_whatever_their_number() -> Non
 
 def aims_of(lengths: Tensor) -> Tensor:
     """Rows of up to 4 keys are dense, others aim at 3."""
-    return 3 * (lengths > 4)[None, :, None]
+    return 3 * (lengths > 4)[None]
 
 
-def aims_of_two(lengths: Tensor) -> Tensor:
-    """The first head aims as above. Of the second, rows of up to 9 keys are dense, and others aim at 4."""
-    return torch.cat([aims_of(lengths), 4 * (lengths > 9)[None, :, None]], dim=2)
-
-
-def test_a_rank_has_the_budget_of_its_heads_and_counts_none_of_those_that_keep_the_largest_alone() -> None:
-    budget = torch.full((6, 8), 512)
-    budget[5] = torch.tensor([1, 32, 64, 100, 128, 1, 32, 512])
-    whole = load_tiny_llama_thresholds("pre_softmax").at(head_k=budget)
+def test_a_rank_has_the_thresholds_of_its_heads_and_counts_no_dense_rows() -> None:
+    whole = load_tiny_llama_thresholds("pre_softmax").at(64)
     part = of_heads(whole, slice(4, 8))
-    assert part.head_k is not None
-    assert part.head_k[5].tolist() == [128, 1, 32, 512]
     assert torch.equal(part.theta[5], whole.theta[5][:, 4:])
-    lengths = torch.tensor([10, 33, 200, 600])
-    aims = Aims(part, [4, 5])(lengths)
-    assert aims[1].tolist() == [[0, 0, 0, 0], [0, 0, 32, 0], [128, 0, 32, 0], [128, 0, 32, 512]]
-    assert aims[0].tolist() == [[0] * 4, [0] * 4, [0] * 4, [512] * 4]
-    rule = LayerRule(5, LayerGroup(part, [5]), 1, 1.0)
-    assert torch.equal(rule.group.look_up(lengths).theta[5], part.rows(5, lengths))
-    theta = rule.options(torch.tensor([33]))["threshold"][0]
-    assert theta[[0, 3]].tolist() == [-torch.inf] * 2
-    assert theta[1] == torch.inf
-    assert theta[2].isfinite()
+    lengths = torch.tensor([10, 64, 65, 600])
+    assert Aims(part, [0, 5])(lengths).tolist() == [[0, 0, 0, 512], [0, 0, 64, 64]]
+    group = LayerGroup(part, [5])
+    assert torch.equal(LayerRule(5, group, 1, 1.0).group.look_up(lengths).theta[5], part.rows(5, lengths))
 
 
 def make_counters(device: str = "cpu") -> Counters:
     """Of one layer with one head, whose rows aim at 2."""
-    return Counters(1, 1, 1, lambda lengths: torch.full((1, len(lengths), 1), 2), device)
+    return Counters(1, 1, 1, lambda lengths: torch.full((1, len(lengths)), 2), device)
 
 
 def add_row(counters: Counters) -> None:

@@ -92,7 +92,7 @@ def test_vmc_has_to_be_off_where_there_is_no_mass_to_give_back() -> None:
 def test_k_is_that_of_sparsify_unless_something_else_is_asked_for() -> None:
     assert Settings(Path("a")).k == DEFAULT_K
     assert Settings(Path("a"), target_kept=0.1).k is None
-    assert Settings(Path("a"), target_error=0.1).aim == {"target_error": 0.1}
+    assert Settings(Path("a"), target_kept=0.1).aim == {"target_kept": 0.1}
 
 
 @pytest.mark.parametrize(

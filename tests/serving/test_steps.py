@@ -39,10 +39,10 @@ def thresholds() -> ThresholdsAtK:
     generator = torch.Generator().manual_seed(7)
     theta = torch.randn(LONGEST + 1, HEADS, generator=generator) * 0.5
     theta[:5] = -torch.inf
-    row_aims, head_aims = torch.zeros(LONGEST + 1, dtype=torch.int32), torch.full((HEADS,), 4, dtype=torch.int32)
+    aims = torch.full((LONGEST + 1,), 4, dtype=torch.int32)
     return ThresholdsAtK(
-        k=4, target_kept=None, head_k=None, placement="pre_softmax", longest=LONGEST, layer_targets=(4,),
-        dense_up_to=(4,), theta=(theta,), discarded_mass=None, row_aims=(row_aims,), head_aims=(head_aims,),
+        k=4, target_kept=None, placement="pre_softmax", longest=LONGEST, layer_targets=(4,),
+        dense_up_to=(4,), theta=(theta,), discarded_mass=None, aims=(aims,),
     )  # fmt: skip
 
 
@@ -145,7 +145,7 @@ def test_a_call_that_repeats_makes_the_same_sums_and_rows_bit_for_bit(counts: li
 def test_counts_are_the_same_whichever_layer_repeats_no_call(apart: int | None) -> None:
     """A layer with another cache than before runs by the operator, before or after one that repeats its call."""
     engine, one = make_engine([1, 1, 1], [8, 30, 2], 0, True), thresholds()
-    names = ("theta", "row_aims", "head_aims")
+    names = ("theta", "aims")
     more = {name: (*getattr(one, name), *getattr(one, name)) for name in names}
     table = dataclasses.replace(one, **more, dense_up_to=(4, 4), layer_targets=(4, 4))
     counters = Counters(2, HEADS, KV_HEADS, Aims(table, [0, 1]))
@@ -163,7 +163,7 @@ def test_counts_are_the_same_whichever_layer_repeats_no_call(apart: int | None) 
 
 
 def on(table: ThresholdsAtK, device: str) -> ThresholdsAtK:
-    names = ("theta", "row_aims", "head_aims")
+    names = ("theta", "aims")
     moved = {name: tuple(each.to(device) for each in getattr(table, name)) for name in names}
     return dataclasses.replace(table, **moved)
 
@@ -185,7 +185,7 @@ def test_a_step_of_decodes_alone_reads_nothing_on_the_host() -> None:
 def test_layers_of_a_group_look_up_once_and_count_together() -> None:
     """In each step, whichever they are: a graph may be captured with a step that has run before."""
     engine, one = make_engine([1, 3, 1], [8, 10, 30], 0, False), thresholds()
-    names = ("theta", "row_aims", "head_aims")
+    names = ("theta", "aims")
     more = {name: (*getattr(one, name), getattr(one, name)[0] + 1) for name in names}
     table = dataclasses.replace(one, **more, dense_up_to=(4, 4), layer_targets=(4, 4))
     group = LayerGroup(table, [0, 1], counters=Counters(2, HEADS, KV_HEADS, Aims(table, [0, 1])))

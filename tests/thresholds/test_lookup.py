@@ -56,7 +56,7 @@ def between(position: float, knots: list[int], values: list[float]) -> float:
 
 def definition(table: ThresholdTable, values: Tensor, layer: int, head: int, n: int, k: int) -> float:
     """What a row of ``n`` keys that aims at ``k`` has of ``values`` [K, L, Hq, R] in one head, in float64."""
-    least, lengths = table.calibrated_layer_k[layer], table.lengths.tolist()
+    least, lengths = table.layer_k[layer], table.lengths.tolist()
     k = min(max(k, table.layer_k[layer]), table.k.tolist()[-1])
     ends: dict[int, float] = {}
     for index, knot in enumerate(table.k.tolist()):
@@ -225,7 +225,7 @@ def test_the_remedies_of_that_error_work(share: float, longest: int) -> None:
 @pytest.mark.parametrize(
     ("arguments", "kind", "message"),
     [
-        ({}, TopThetaValueError, "k: expected k, target_kept or head_k, got none of them; pass one of them"),
+        ({}, TopThetaValueError, "k: expected k or target_kept, got neither; pass one of them"),
         (
             {"k": 16, "target_kept": 0.1},
             TopThetaValueError,
@@ -251,7 +251,7 @@ def test_rows_say_what_they_aim_at() -> None:
     for target, wanted in (({"k": 64}, [64] * 5), ({"target_kept": 0.1}, [16, 16, 64, 100, 100])):
         found = make().at(**target)
         for layer, least in enumerate(LAYER_K):
-            assert found.aim_rows(layer, lengths).tolist() == [[max(each, least)] * HEADS for each in wanted]
+            assert found.aim_rows(layer, lengths).tolist() == [max(each, least) for each in wanted]
             assert found.aim_rows(layer, lengths).dtype == torch.int32
 
 

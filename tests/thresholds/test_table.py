@@ -494,7 +494,6 @@ def tables(draw: st.DrawFn) -> ThresholdTable:
     placement = draw(st.sampled_from(["pre_softmax", "post_softmax"]))
     mass = floats(not_negative, shape) if draw(st.booleans()) else None
     layer_k = draw(st.lists(st.integers(0, 10**6), min_size=layers, max_size=layers))
-    floors = [draw(st.integers(0, least)) if least <= k[-1] else least for least in layer_k]
     scales = floats(st.floats(2.0**-100, 2.0**100, width=32), (2, layers, 1, 3)) if draw(st.booleans()) else [None] * 2
     return ThresholdTable(
         theta=floats(any_theta if placement == "pre_softmax" else any_theta.filter(lambda theta: theta <= 1), shape),
@@ -506,7 +505,6 @@ def tables(draw: st.DrawFn) -> ThresholdTable:
         estimator=draw(st.sampled_from(["algorithm1", "pooled"])),
         alpha=draw(st.floats(allow_nan=False, allow_infinity=False)),
         layer_k=layer_k,
-        calibrated_layer_k=floors,
         key_cache_scale=scales[0],
         value_cache_scale=scales[1],
         fingerprint=draw(st.text()),
@@ -655,28 +653,28 @@ NAN = grid(formula).index_fill(3, torch.tensor([2]), math.nan)
         (spoil("layer_k", [0, 0, 10**30]), "layer_k: expected an int from 0 to"),
         (spoil("alpha", 10**400), "alpha: expected a finite number"),
         (spoil("alpha", True), "alpha: expected a finite number"),
-        (spoil("schema", 5), "expected schema version 4, got 5"),
-        (spoil("schema", None), "expected schema version 4, got None"),
-        (spoil("schema", True), "expected schema version 4, got True"),
+        (spoil("schema", 6), "expected schema version 4 or 5, got 6"),
+        (spoil("schema", None), "expected schema version 4 or 5, got None"),
+        (spoil("schema", True), "expected schema version 4 or 5, got True"),
         (
             spoil("schema", 1),
-            "expected schema version 4, got 1; install the toptheta_npu that wrote it, or calibrate the model again",
+            "schema version 4 or 5, got 1; install the toptheta_npu that wrote it, or calibrate the model again",
         ),
-        (spoil("schema", 2), "expected schema version 4, got 2"),
-        (spoil("schema", 3), "expected schema version 4, got 3"),
+        (spoil("schema", 2), "expected schema version 4 or 5, got 2"),
+        (spoil("schema", 3), "expected schema version 4 or 5, got 3"),
         (
             spoil("checksum", None),
-            "expected the header fields alpha, calibrated_layer_k, checksum, curves, discarded_statistic, estimator",
+            "expected the header fields alpha, checksum, discarded_statistic, estimator",
         ),
         (spoil("discarded_statistic", 1), "header field discarded_statistic"),
         (spoil("lengths", torch.tensor([17, 40, 65, 129, 256, 2**31])), "lengths: expected numbers up to 16777216"),
         (
             spoil("alpha", None),
-            "expected the header fields alpha, calibrated_layer_k, checksum, curves, discarded_statistic, estimator",
+            "expected the header fields alpha, checksum, discarded_statistic, estimator",
         ),
         (
             spoil("more", 1),
-            "expected the header fields alpha, calibrated_layer_k, checksum, curves, discarded_statistic, estimator",
+            "expected the header fields alpha, checksum, discarded_statistic, estimator",
         ),
         (spoil("alpha", "0.1"), "header field alpha"),
         (spoil("layer_k", [0, 0]), "layer_k: expected 3 numbers"),
@@ -705,6 +703,29 @@ def test_files_that_are_not_a_table_are_refused(tmp_path: Path, write: Callable[
 
 
 # --- cache scales -------------------------------------------------------------------------------------
+
+
+def of_schema_4(path: Path, floors: list[int]) -> None:
+    """A table as it was written beside error curves, with the least k that layers were calibrated for."""
+    tensors, header = parts_of(path)
+    header |= {"schema": 4, "curves": {"sdc": "exact", "vmc": True}, "calibrated_layer_k": floors}
+    write_parts(path, {**tensors, "curves.error": torch.zeros(3)}, header)
+
+
+def test_a_table_of_the_schema_before_keeps_its_thresholds(tmp_path: Path) -> None:
+    path = tmp_path / "table.theta"
+    of_schema_4(path, list(make().layer_k))
+    table = ThresholdTable.load(path)
+    assert torch.equal(table.theta, make().theta)
+    table.save(path)
+    make().save(tmp_path / "new")
+    assert path.read_bytes() == (tmp_path / "new").read_bytes()
+
+
+def test_thresholds_below_layer_k_of_the_schema_before_are_refused(tmp_path: Path) -> None:
+    of_schema_4(tmp_path / "table.theta", [7] * LAYERS)
+    with pytest.raises(TopThetaValueError, match="calibrated for their own layer_k, got some that were calibrated for"):
+        ThresholdTable.load(tmp_path / "table.theta")
 
 
 def scales(**changes: Any) -> dict[str, Any]:

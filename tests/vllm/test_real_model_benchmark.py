@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.serving.engines import TABLE, prompts
+from benchmarks.serving.engines import prompts
 from benchmarks.serving.real import COMPARED_TOKENS, SPARSE, Setting, compare_real, token_seconds
 from benchmarks.serving.tables import as_tables
 from toptheta_npu.assets import TINY_LLAMA
@@ -16,18 +16,18 @@ CLIENTS, NEW_TOKENS, LENGTH, ROUNDS = 2, 24, 600, 2
 
 @dataclass(frozen=True)
 class Embedded(Setting):
-    """The embedded model, its text and its thresholds, which have no error curves."""
+    """The embedded model and its text."""
 
     def prompts(self, length: int, count: int) -> list[list[int]]:
         return prompts(*[length] * count, seed=16)
 
     @property
     def aim(self) -> dict[str, Any]:
-        return {"k": 64, "dense_below": 0}
+        return {"tau": 0.003, "dense_below": 0}
 
 
 SETTING = Embedded(
-    TINY_LLAMA, TABLE, packages=Path(), lengths=(LENGTH,), clients=CLIENTS, new_tokens=NEW_TOKENS
+    TINY_LLAMA, packages=Path(), lengths=(LENGTH,), clients=CLIENTS, new_tokens=NEW_TOKENS
 )  # fmt: skip
 
 

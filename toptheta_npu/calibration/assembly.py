@@ -58,7 +58,6 @@ def assemble(
         estimator=settings.estimator,
         alpha=settings.alpha,
         layer_k=settings.layer_k,
-        calibrated_layer_k=settings.calibrated_layer_k,
         fingerprint=fingerprint,
         provenance=provenance,
         bracket=bracket,

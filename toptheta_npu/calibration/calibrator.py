@@ -46,8 +46,6 @@ class Calibrator:
         seed: of that choice.
         dense_layers: layers that need not be observed and get no thresholds, such as sliding-window ones.
         quantile: a share above 0 and below 1 (quantile only): theta is this quantile of the rows' own thresholds.
-        below_layer_k: calibrate every k in every layer, also below its ``layer_k``, as budgets need. The largest k
-            must then reach the largest ``layer_k``. False: layer l is calibrated for ``max(k, layer_k[l])``.
 
     Raises:
         TopThetaTypeError: a k is not an int.
@@ -55,7 +53,7 @@ class Calibrator:
 
     Example:
         >>> import torch
-        >>> calibrator = Calibrator(1, 2, k=[8], longest=64, layer_k=[0])
+        >>> calibrator = Calibrator(1, 2, k=[8], longest=64, layer_k=[0], placement="pre_softmax")
         >>> scores = torch.randn(2, 100, 64, generator=torch.Generator().manual_seed(0))
         >>> calibrator.observe(0, scores, torch.full((100,), 64))
         >>> table = calibrator.finish(fingerprint="demo", provenance={"text": "noise"})
@@ -71,7 +69,7 @@ class Calibrator:
         *,
         k: Sequence[int],
         longest: int,
-        placement: Placement = "pre_softmax",
+        placement: Placement = "post_softmax",
         estimator: Estimator = "algorithm1",
         alpha: float = 0.1,
         layer_k: Sequence[int] | None = None,
@@ -79,7 +77,6 @@ class Calibrator:
         seed: int = 0,
         dense_layers: Sequence[int] = (),
         quantile: float | None = None,
-        below_layer_k: bool = False,
     ) -> None:
         self.settings = CalibrationSettings(
             num_layers=num_layers,
@@ -94,7 +91,6 @@ class Calibrator:
             seed=seed,
             dense_layers=dense_layers,
             quantile=quantile,
-            below_layer_k=below_layer_k,
         )
         self._knots = self.settings.knots()
         shape = (num_heads, len(self._knots))
@@ -285,7 +281,7 @@ class Calibrator:
 
         Example:
             >>> import torch
-            >>> calibrator = Calibrator(1, 2, k=[8], longest=64, layer_k=[0])
+            >>> calibrator = Calibrator(1, 2, k=[8], longest=64, layer_k=[0], placement="pre_softmax")
             >>> calibrator.observe(0, torch.randn(2, 100, 64), torch.full((100,), 64))
             >>> again = Calibrator.from_state(*calibrator.state())
             >>> table, same = (each.finish(fingerprint="demo", provenance={}) for each in (calibrator, again))

@@ -7,7 +7,6 @@ than no compensation. The geometric mean is what a typical row discards.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -94,7 +93,7 @@ class DiscardedMass:
 
     def state(self) -> tuple[dict[str, Any], Arrays]:
         """Give all that was gathered, and the table: what a JSON object can hold, and the arrays by name."""
-        header, tensors = content_of(dataclasses.replace(self.table, curves=None))
+        header, tensors = content_of(self.table)
         arrays = {_TABLE + name: tensor.numpy() for name, tensor in tensors.items()}
         return header, {**arrays, **arrays_of(self._gathered())}
 

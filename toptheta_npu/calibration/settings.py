@@ -9,7 +9,7 @@ from typing import get_args
 from torch import Tensor
 
 from .._checks import check_int
-from ..errors import Setting, TopThetaTypeError, TopThetaValueError, shown
+from ..errors import TopThetaTypeError, TopThetaValueError, shown
 from ..thresholds import Estimator, Placement
 from ..thresholds.checks import check_quantile, is_finite_number
 from ..thresholds.kinds import MAX_LENGTH
@@ -39,14 +39,11 @@ class CalibrationSettings:
     seed: int
     dense_layers: Sequence[int] = ()
     quantile: float | None = None
-    below_layer_k: bool = False
 
     def __post_init__(self) -> None:
         for name, most in (("num_layers", None), ("num_heads", None), ("longest", MAX_LENGTH)):
             check_int(name, getattr(self, name), 1, most)
         check_int("seed", self.seed, None)
-        if type(self.below_layer_k) is not bool:
-            raise TopThetaTypeError("below_layer_k", "True or False", shown(self.below_layer_k))
         for name, choices in (("placement", get_args(Placement)), ("estimator", get_args(Estimator))):
             if getattr(self, name) not in choices:
                 raise TopThetaValueError(name, f"one of {', '.join(choices)}", shown(getattr(self, name)))
@@ -67,18 +64,13 @@ class CalibrationSettings:
         object.__setattr__(self, "k", tuple(sorted(self.k)))
         object.__setattr__(self, "layer_k", tuple(self.layer_k))
 
-    @property
-    def calibrated_layer_k(self) -> Sequence[int]:
-        """Per layer the least k that it is calibrated for."""
-        return [0] * self.num_layers if self.below_layer_k else self.layer_k
-
     def targets(self, layer: int) -> list[int]:
         """Give the k that a layer is calibrated for where every k is asked for, ascending."""
-        return [max(k, self.calibrated_layer_k[layer]) for k in self.k]
+        return [max(k, self.layer_k[layer]) for k in self.k]
 
     def all_targets(self) -> list[int]:
         """Give every k that any layer is calibrated for, ascending, without repeats."""
-        return sorted({max(k, floor) for k in self.k for floor in self.calibrated_layer_k})
+        return sorted({max(k, floor) for k in self.k for floor in self.layer_k})
 
     def knots(self) -> list[int]:
         """Choose the row lengths of the calibration.
@@ -127,16 +119,11 @@ class CalibrationSettings:
         if len(self.layer_k) != self.num_layers:
             got = str(len(self.layer_k))
             raise TopThetaValueError("layer_k", f"{self.num_layers} numbers, one per layer", got)
-        if self.below_layer_k and max(self.layer_k) > max(self.k):
-            least = max(self.layer_k)
-            expected = (f"k up to {least}, the largest layer_k, with ", Setting("below_layer_k", True))
-            more = ("add ", Setting("k", least), ", or lower layer_k")
-            raise TopThetaValueError("k", expected, str(sorted(self.k)), more)
         if len(self.all_targets()) > _MOST_TARGETS:
             got = str(len(self.all_targets()))
             remedy = "thresholds of other k are interpolated: ask for fewer"
             raise TopThetaValueError("k", f"at most {_MOST_TARGETS} different max(k, layer_k)", got, remedy)
-        least = max(max(self.k), min(self.calibrated_layer_k))
+        least = max(max(self.k), min(self.layer_k))
         if self.longest <= least:
             remedy = "feed longer rows, or lower k and layer_k"
             raise TopThetaValueError("longest", f"more than {least} (the largest k)", str(self.longest), remedy)

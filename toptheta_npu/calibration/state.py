@@ -14,7 +14,7 @@ from .calibrator import Calibrator
 from .part import PART_FIELDS, PartState
 
 KIND = Kind(
-    "the state of a calibration", STATE_KEY, {1: {**PART_FIELDS, "discarded": (dict, type(None))}},
+    "the state of a calibration", STATE_KEY, {2: {**PART_FIELDS, "discarded": (dict, type(None))}},
     "calibrate from the start without it",
 )  # fmt: skip
 

@@ -16,7 +16,6 @@ from ..errors import TopThetaError, TopThetaValueError
 from .benchmark.command import benchmark
 from .benchmark.generate import benchmark_generate
 from .calibrate.command import command as calibrate
-from .calibrate.measure import command as curves
 from .common.shell import Command
 from .convert.command import command as convert
 from .doctor import doctor
@@ -32,7 +31,6 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 app.command()(demo)
 app.command()(doctor)
 app.command()(calibrate)
-app.command()(curves)
 app.command()(merge)
 app.command()(evaluate)
 app.command()(inspect)

@@ -220,8 +220,7 @@ class Sweep:
 def table_digest(table: ThresholdTable) -> str:
     """Digest what a table makes of scores, by SHA-256; where it comes from does not matter."""
     digest = hashlib.sha256(f"{table.placement} {list(table.layer_k)}".encode())
-    curves = () if table.curves is None else (table.curves.error, table.curves.price, table.curves.path_error)
-    for tensor in (table.k, table.lengths, table.theta, table.discarded_mass, *curves):
+    for tensor in (table.k, table.lengths, table.theta, table.discarded_mass):
         if tensor is not None:
             digest.update(tensor.contiguous().numpy().tobytes())
     return digest.hexdigest()

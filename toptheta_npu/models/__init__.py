@@ -12,20 +12,13 @@ try:
 except ImportError as missing:
     raise ImportError("toptheta_npu.models needs transformers 5: pip install 'toptheta_npu[hf]'") from missing
 
-from ..calibration.error_state import merge_error_curves
 from ..calibration.shards import merge_shards
 from .caches.context_parallel import ContextParallelCache
 from .caches.growing import GrowingCache
 from .caches.int8 import Int8Cache
-from .calibration.budget_errors import measure_budgets
 from .calibration.cache_scales import calibrate_cache_scales
 from .calibration.calibrate import calibrate, calibrate_discarded_mass
 from .calibration.distributed import calibrate_distributed
-from .calibration.error_curves import (
-    calibrate_error_curves,
-    calibrate_error_curves_distributed,
-    calibrate_error_curves_shard,
-)
 from .calibration.shard import calibrate_shard
 from .fingerprint.model import folder_fingerprint, model_fingerprint
 from .gguf.convert import convert_gguf
@@ -50,14 +43,9 @@ __all__ = [
     "calibrate_cache_scales",
     "calibrate_discarded_mass",
     "calibrate_distributed",
-    "calibrate_error_curves",
-    "calibrate_error_curves_distributed",
-    "calibrate_error_curves_shard",
     "calibrate_shard",
     "convert_gguf",
     "folder_fingerprint",
-    "measure_budgets",
-    "merge_error_curves",
     "merge_shards",
     "model_fingerprint",
     "sparsify",

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..errors import TopThetaTypeError, TopThetaValueError, shown
-from .kinds import LARGEST_ONLY, Placement
+from .kinds import Placement
 
 
 class ThresholdExtrapolationWarning(UserWarning):
@@ -29,34 +29,28 @@ class ThresholdsAtK:
     Attributes:
         k: elements to keep per row, if that was asked for; else None.
         target_kept: elements to keep as a share of the row, if that was asked for; else None.
-        head_k: int64 [L, Hq], elements to keep in every layer and head, if that was asked for; else None.
         placement: ``"pre_softmax"`` (theta in units of the scaled score) or ``"post_softmax"``.
         longest: N, the last length with a row of its own.
-        layer_targets: the effective k of every layer; with ``target_kept`` that of its shortest rows, with ``head_k``
-            the least of its heads.
-        dense_up_to: the length of the longest row of every layer that is dense in all heads: its effective k, or
-            ``dense_below`` less one.
-        theta: per layer float32 [N+1, Hq]; -inf in the rows 0 to ``dense_up_to``, and in those of a head up to its k;
-            inf where a head keeps its largest element alone. With a ``dense_below`` beyond N, row N alone is that of
-            the longer rows which are not dense.
-        discarded_mass: per layer float32 [N+1, Hq] relative to exp(row max), 0 where theta is infinite;
+        layer_targets: the effective k of every layer; with ``target_kept`` that of its shortest rows.
+        dense_up_to: the length of the longest row of every layer that is dense: its effective k, or ``dense_below``
+            less one.
+        theta: per layer float32 [N+1, Hq]; -inf in the rows 0 to ``dense_up_to``. With a ``dense_below`` beyond N,
+            row N alone is that of the longer rows which are not dense.
+        discarded_mass: per layer float32 [N+1, Hq] relative to exp(row max), 0 where theta is -inf;
             None if the table has none.
-        row_aims, head_aims: per layer int32 [N+1] and [Hq]: a row aims at the larger of its own number and its head's
-            unless it is dense. Both are 0 where a head keeps its largest element alone.
+        aims: per layer int32 [N+1], the elements that a row aims at unless it is dense.
         dense_below: rows of fewer keys are dense.
     """
 
     k: int | None
     target_kept: float | None
-    head_k: Tensor | None
     placement: Placement
     longest: int
     layer_targets: tuple[int, ...]
     dense_up_to: tuple[int, ...]
     theta: tuple[Tensor, ...]
     discarded_mass: tuple[Tensor, ...] | None
-    row_aims: tuple[Tensor, ...]
-    head_aims: tuple[Tensor, ...]
+    aims: tuple[Tensor, ...]
     dense_below: int = 0
 
     def rows(self, layer: int, lengths: Tensor) -> Tensor:
@@ -99,17 +93,12 @@ class ThresholdsAtK:
         """Look up how many elements rows of any length aim at, as :meth:`rows` does the thresholds.
 
         Returns:
-            int32 [..., Hq]; 0 where a head keeps its largest element alone.
+            int32 [...].
 
         Raises:
             TopThetaTypeError, TopThetaValueError: as :meth:`rows`.
         """
-        return torch.maximum(self._rows(self.row_aims, layer, lengths)[..., None], self.head_aims[layer])
-
-    @property
-    def keeps_largest_only(self) -> bool:
-        """Whether some head keeps its largest element alone."""
-        return self.head_k is not None and bool((self.head_k == LARGEST_ONLY).any())
+        return self._rows(self.aims, layer, lengths)
 
     def places(self, lengths: Tensor) -> Tensor:
         """Find the rows of ``theta`` and its like that hold for rows of any length, as :meth:`rows` does.

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from ..errors import Setting, TopThetaCombinationError, TopThetaTypeError, TopThetaValueError, shown
-from .curves import ErrorCurves
 from .kinds import DISCARDED_STATISTICS, ESTIMATORS, MAX_LENGTH, UNITS
 from .knots import MAX_LENGTH_KNOTS
 
@@ -50,10 +49,8 @@ def check_fields(fields: Fields) -> None:
     if len(fields["lengths"]) > MAX_LENGTH_KNOTS:
         raise TopThetaValueError("lengths", f"at most {MAX_LENGTH_KNOTS} knots", str(len(fields["lengths"])))
     _check_shapes(fields)
-    _check_layer_k(fields)
     _check_values(fields)
     _check_cache_scales(fields)
-    _check_curves(fields)
 
 
 def check_dense(name: str, tensor: Tensor) -> None:
@@ -115,12 +112,11 @@ def _check_header(fields: Fields) -> None:
         raise TopThetaValueError("alpha", "a finite number", shown(fields["alpha"]))
     if not isinstance(fields["provenance"], Mapping):
         raise TopThetaTypeError("provenance", "a mapping of str to str", shown(fields["provenance"]))
-    for name in ("layer_k", "calibrated_layer_k"):
-        if not isinstance(fields[name], (list, tuple)):
-            raise TopThetaTypeError(name, "a list or tuple of ints", shown(fields[name]))
-        for k in fields[name]:
-            if type(k) is not int or not 0 <= k <= MAX_LENGTH:
-                raise TopThetaValueError(name, f"an int from 0 to {MAX_LENGTH} per layer", shown(k))
+    if not isinstance(fields["layer_k"], (list, tuple)):
+        raise TopThetaTypeError("layer_k", "a list or tuple of ints", shown(fields["layer_k"]))
+    for k in fields["layer_k"]:
+        if type(k) is not int or not 0 <= k <= MAX_LENGTH:
+            raise TopThetaValueError("layer_k", f"an int from 0 to {MAX_LENGTH} per layer", shown(k))
     if not isinstance(fields["fingerprint"], str):
         raise TopThetaTypeError("fingerprint", "a str", type(fields["fingerprint"]).__name__)
     for key, value in fields["provenance"].items():
@@ -166,22 +162,8 @@ def _check_shapes(fields: Fields) -> None:
         tensor = fields[name]
         if tensor is not None and tensor.shape != want:
             raise TopThetaValueError(name, f"shape {want}", str(tuple(tensor.shape)))
-    for name in ("layer_k", "calibrated_layer_k"):
-        if len(fields[name]) != layers:
-            raise TopThetaValueError(name, f"{layers} numbers, one per layer", str(len(fields[name])))
-
-
-def _check_layer_k(fields: Fields) -> None:
-    """Refuse a layer_k for which there are no thresholds."""
-    largest = int(fields["k"][-1])
-    for layer, (least, floor) in enumerate(zip(fields["layer_k"], fields["calibrated_layer_k"], strict=True)):
-        where = f"layer_k[{layer}]"
-        if least < floor:
-            expected = f"at least calibrated_layer_k[{layer}]={floor}, below which it has no thresholds"
-            raise TopThetaValueError(where, expected, str(least), "calibrate with another layer_k")
-        if floor < least and largest < least:
-            expected = f"at most {largest}, the largest calibrated k, or calibrated_layer_k[{layer}]={floor}"
-            raise TopThetaValueError(where, expected, str(least), calibrated_with(least))
+    if len(fields["layer_k"]) != layers:
+        raise TopThetaValueError("layer_k", f"{layers} numbers, one per layer", str(len(fields["layer_k"])))
 
 
 def _check_cache_scales(fields: Fields) -> None:
@@ -203,17 +185,6 @@ def _check_cache_scales(fields: Fields) -> None:
     for name, scale in (("key_cache_scale", key), ("value_cache_scale", value)):
         if not bool(((scale > 0) & (scale < math.inf)).all()):
             raise TopThetaValueError(name, "finite numbers above 0", "others", "calibrate the scales again")
-
-
-def _check_curves(fields: Fields) -> None:
-    curves, theta = fields["curves"], fields["theta"]
-    if curves is None:
-        return
-    if not isinstance(curves, ErrorCurves):
-        raise TopThetaTypeError("curves", "ErrorCurves or None", shown(curves))
-    want = (1 + len(theta), *theta.shape[1:3], len(curves.lengths))
-    if curves.error.shape != want:
-        raise TopThetaValueError("curves.error", f"shape {want}", str(tuple(curves.error.shape)))
 
 
 def _check_values(fields: Fields) -> None:

@@ -10,7 +10,6 @@ from torch import Tensor
 from .._files import file_error, read_bytes, write_atomically
 from .._sealed import TABLE_KEY, Header, Kind, Tensors, checksum, seal, unseal
 from ..errors import shortened
-from . import curves
 from .checks import DTYPES, OPTIONAL
 from .grid import ThresholdGrid
 from .kinds import UNITS
@@ -32,12 +31,11 @@ _FIELDS: dict[str, type | tuple[type, ...]] = {
     "discarded_statistic": (str, type(None)),
     "checksum": str,
     "quantile": (float, type(None)),
-    "calibrated_layer_k": list,
-    "curves": (dict, type(None)),
 }
-#: What the names of the tensors of error curves begin with.
-_CURVES = "curves."
-_KIND = Kind("a threshold table", METADATA_KEY, {4: _FIELDS}, "calibrate the model again")
+#: Of the schema before, which had error curves beside the thresholds; they are not read.
+_OLD_FIELDS = {**_FIELDS, "calibrated_layer_k": list, "curves": (dict, type(None))}
+_OLD_TENSORS = "curves."
+_KIND = Kind("a threshold table", METADATA_KEY, {4: _OLD_FIELDS, 5: _FIELDS}, "calibrate the model again")
 
 __all__ = ["MAX_FILE_BYTES", "METADATA_KEY", "checksum", "content_of", "read_table", "save_table"]
 
@@ -49,37 +47,19 @@ def save_table(table: ThresholdGrid, path: str | Path) -> None:
 
 
 def content_of(table: ThresholdGrid) -> tuple[Header, Tensors]:
-    """Take a table apart: ``ThresholdTable(**put_together(header, tensors))`` is the same."""
+    """Take a table apart: ``ThresholdTable(**header, **tensors)`` is the same."""
     header = {
         "placement": table.placement,
         "estimator": table.estimator,
         "alpha": float(table.alpha),
         "layer_k": list(table.layer_k),
-        "calibrated_layer_k": list(table.calibrated_layer_k),
         "fingerprint": table.fingerprint,
         "provenance": dict(table.provenance),
         "discarded_statistic": table.discarded_statistic,
         "quantile": table.quantile and float(table.quantile),
     }
     tensors = {name: getattr(table, name) for name in DTYPES if getattr(table, name) is not None}
-    if table.curves is None:
-        return {**header, "curves": None}, tensors
-    measured = {_CURVES + name: getattr(table.curves, name) for name in curves.DTYPES}
-    return {**header, "curves": {"sdc": table.curves.sdc, "vmc": table.curves.vmc}}, {**tensors, **measured}
-
-
-def put_together(header: Header, tensors: Tensors) -> dict[str, Any]:
-    """Make the fields of a table of what `content_of` gave.
-
-    Raises:
-        TopThetaTypeError, TopThetaValueError: the error curves are none.
-    """
-    fields: dict[str, Any] = {**header, **tensors}
-    measured = {name.removeprefix(_CURVES): fields.pop(name) for name in tensors if name.startswith(_CURVES)}
-    if header["curves"] is not None:
-        about = header["curves"]
-        fields["curves"] = curves.ErrorCurves(**measured, sdc=about.get("sdc"), vmc=about.get("vmc"))
-    return fields
+    return header, tensors
 
 
 def read_table(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -99,22 +79,30 @@ def read_table(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if header["unit"] != UNITS.get(header["placement"]):
         expected = f"one of the placements and units {UNITS}"
         raise file_error(path, expected, f"{header['placement']!r} in {header['unit']!r}", _KIND.again)
-    _check_tensors(path, tensors, header["curves"] is not None)
+    if header["schema"] == 4:
+        tensors = _without_old_fields(path, header, tensors)
+    _check_tensors(path, tensors)
     del header["schema"], header["unit"]
     return header, tensors
 
 
-def _check_tensors(path: str | Path, tensors: Tensors, has_curves: bool) -> None:
-    known = {**DTYPES, **{_CURVES + name: dtype for name, dtype in curves.DTYPES.items()}}
-    measured = {name for name in known if name.startswith(_CURVES)}
-    wanted = set(DTYPES) - OPTIONAL | (measured if has_curves else set())
-    missing = wanted - set(tensors)
+def _without_old_fields(path: str | Path, header: Header, tensors: Tensors) -> Tensors:
+    """Leave out what schema 4 had beside the thresholds."""
+    del header["curves"]
+    if header.pop("calibrated_layer_k") != header["layer_k"]:
+        expected, got = "layers that were calibrated for their own layer_k", "some that were calibrated for less"
+        raise file_error(path, expected, got, _KIND.again)
+    return {name: tensor for name, tensor in tensors.items() if not name.startswith(_OLD_TENSORS)}
+
+
+def _check_tensors(path: str | Path, tensors: Tensors) -> None:
+    missing = set(DTYPES) - OPTIONAL - set(tensors)
     if missing:
         raise file_error(path, "every tensor of a table", f"no {', '.join(sorted(missing))}", _KIND.again)
-    extra = set(tensors) - set(known) | (set() if has_curves else measured & set(tensors))
+    extra = set(tensors) - set(DTYPES)
     if extra:
         got = shortened(f"also {', '.join(sorted(extra))}")
         raise file_error(path, f"no tensors but {', '.join(DTYPES)}", got, _KIND.again)
     for name, tensor in tensors.items():
-        if tensor.dtype != known[name]:
-            raise file_error(path, f"{name} as {known[name]}", str(tensor.dtype), _KIND.again)
+        if tensor.dtype != DTYPES[name]:
+            raise file_error(path, f"{name} as {DTYPES[name]}", str(tensor.dtype), _KIND.again)

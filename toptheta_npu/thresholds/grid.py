@@ -10,7 +10,6 @@ from torch import Tensor
 
 from ..errors import TopThetaTypeError, TopThetaValueError, shown
 from .checks import DTYPES, calibrated_with, check_fields
-from .curves import ErrorCurves
 from .kinds import UNITS, DiscardedStatistic, Estimator, Placement
 
 
@@ -33,17 +32,12 @@ class ThresholdGrid:
     bracket: Tensor | None = None
     discarded_statistic: DiscardedStatistic | None = None
     quantile: float | None = None
-    calibrated_layer_k: Sequence[int] = ()
     key_cache_scale: Tensor | None = None
     value_cache_scale: Tensor | None = None
-    curves: ErrorCurves | None = None
 
     def __post_init__(self) -> None:
-        if self.calibrated_layer_k == ():
-            object.__setattr__(self, "calibrated_layer_k", self.layer_k)
         check_fields(vars(self))
         object.__setattr__(self, "layer_k", tuple(self.layer_k))
-        object.__setattr__(self, "calibrated_layer_k", tuple(self.calibrated_layer_k))
         object.__setattr__(self, "provenance", dict(self.provenance))
         for name in DTYPES:
             tensor = getattr(self, name)
@@ -68,8 +62,8 @@ class ThresholdGrid:
 
     @property
     def calibrated_targets(self) -> Tensor:
-        """The k that the thresholds were calibrated for, int64 [K, L]: ``max(k[i], calibrated_layer_k[l])``."""
-        return torch.maximum(self.k[:, None], torch.tensor(self.calibrated_layer_k, dtype=torch.int64, device="cpu"))
+        """The k that the thresholds were calibrated for, int64 [K, L]: ``max(k[i], layer_k[l])``."""
+        return torch.maximum(self.k[:, None], torch.tensor(self.layer_k, dtype=torch.int64, device="cpu"))
 
     def layer_targets(self, k: int) -> list[int]:
         """Give the elements that each layer keeps when ``k`` is asked for: ``max(k, layer_k[l])``.

@@ -49,13 +49,13 @@ class Cells(NamedTuple):
         corners: int64 [4, P], of every cell the lower and upper k, the lower and upper length.
         cell: int64 [N], where a row lies.
         u: float32 [N, 1], how far the row is on its way between the lengths.
-        v: float32 [N, 1], how far between the k; where it is the same for all rows, one number or float64 [Hq].
+        v: float32 [N, 1], how far between the k; one number where it is the same for all rows.
     """
 
     corners: Integers
     cell: Tensor
     u: Tensor
-    v: Tensor | Floats | float
+    v: Tensor | float
 
     @classmethod
     def of(cls, by_length: Places, by_k: Places) -> Cells:
@@ -70,15 +70,14 @@ class Cells(NamedTuple):
 
     @classmethod
     def between_two(cls, by_length: Places) -> Cells:
-        """Find the cells of rows between two k, at the lower one: for the lines of :func:`lines_of_heads`."""
+        """Find the cells of rows between two k, at the lower one: for the lines of :func:`lines_between`."""
         zeros = np.zeros_like(by_length.low)
         return cls.of(by_length, Places(zeros, zeros + 1, np.zeros_like(by_length.weight)))
 
 
-def lines_of_heads(lines: Floats, by_k: Places) -> Floats:
-    """Take of ``lines`` [K, R, Hq] what each head has at its lower and its upper k: float64 [2, R, Hq]."""
-    heads = np.arange(lines.shape[2])
-    return np.stack([lines[side, :, heads].T for side in (by_k.low, by_k.high)])
+def lines_between(lines: Floats, by_k: Places) -> Floats:
+    """Take of ``lines`` [K, R, Hq] the lower and the upper k of the first place: float64 [2, R, Hq]."""
+    return lines[[by_k.low[0], by_k.high[0]]]
 
 
 def _column(weight: Floats) -> Tensor:
@@ -89,7 +88,7 @@ def interpolated(lines: Floats, cells: Cells, *, logarithmic: bool = False, dens
     """Interpolate rows between the knots: float32 [N, Hq].
 
     Args:
-        lines: float64 [K, R, Hq], one layer of :func:`usable_lines`, or [2, R, Hq] of :func:`lines_of_heads`.
+        lines: float64 [K, R, Hq], one layer of :func:`usable_lines`, or [2, R, Hq] of :func:`lines_between`.
         cells: where the N rows lie.
         logarithmic: the lines are logarithms of what is wanted, -inf for dense.
         dense: what a row has in a cell of which a corner is -inf.

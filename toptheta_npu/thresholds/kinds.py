@@ -17,5 +17,3 @@ ESTIMATORS: tuple[str, ...] = get_args(Estimator)
 DISCARDED_STATISTICS: tuple[str, ...] = get_args(DiscardedStatistic)
 #: The longest row, and the largest k: 16 Mi elements. A table keeps one row of numbers per length on the device.
 MAX_LENGTH = 2**24
-#: The k of a head that keeps the largest element of every row alone, whether or not 1 is a knot.
-LARGEST_ONLY = 1

@@ -66,38 +66,32 @@ class Lookup:
                 self._layer(rows, layer, within.aims(table, layer, lengths), destination)
                 for layer in range(table.num_layers)
             ]
-        targets, dense_up_to, theta, mass, row_aims, head_aims = zip(*layers, strict=True)
+        targets, dense_up_to, theta, mass, aims = zip(*layers, strict=True)
         return ThresholdsAtK(
             k=target.k,
             target_kept=None if target.target_kept is None else float(target.target_kept),
-            head_k=None if target.head_k is None else target.head_k.clone(),
             placement=table.placement,
             longest=self.longest,
             layer_targets=targets,
             dense_up_to=tuple(max(dense, target.dense_below - 1) for dense in dense_up_to),
             theta=theta,
             discarded_mass=None if mass[0] is None else mass,
-            row_aims=row_aims,
-            head_aims=head_aims,
+            aims=aims,
             dense_below=target.dense_below,
         )
 
     def _layer(self, rows: Rows, layer: int, aims: LayerAims, device: torch.device) -> tuple[Any, ...]:
         """Work out the fields of `ThresholdsAtK` that are by layer."""
-        by_row = np.zeros(self.longest + 1) if aims.rows is None else aims.rows
-        by_head = np.zeros(len(aims.alone)) if aims.heads is None else np.where(aims.alone, 0, aims.heads)
         theta = rows.theta(layer, aims)
         mass = rows.discarded_mass(layer, aims, theta)
-        dense = np.flatnonzero(np.arange(self.longest + 1) <= aims.dense_up_to.min(axis=1))
-        return (
-            aims.least, int(dense[-1]), theta.to(device), None if mass is None else mass.to(device),
-            *(torch.from_numpy(each.astype(np.int32)).to(device) for each in (by_row, by_head)),
-        )  # fmt: skip
+        dense = np.flatnonzero(np.arange(self.longest + 1) <= aims.dense_up_to)
+        elements = torch.from_numpy(np.full(self.longest + 1, aims.elements, dtype=np.int32)).to(device)
+        return aims.least, int(dense[-1]), theta.to(device), None if mass is None else mass.to(device), elements
 
     def calibrated_rows(self, k_index: int, layer: int, lengths: Integers) -> NDArray[np.float32]:
         """Look up one knot of k in one layer at ``lengths`` [N]: float32 [Hq, N], -inf up to its calibrated k."""
         table = self._table
-        aims = LayerAims.of_heads(np.full(table.num_heads, int(table.calibrated_targets[k_index, layer])))
+        aims = LayerAims(int(table.calibrated_targets[k_index, layer]))
         rows: NDArray[np.float32] = Rows(self._source, lengths).theta(layer, aims).numpy().T
         return rows
 

@@ -12,18 +12,16 @@ import torch
 from torch import Tensor
 
 from .._outputs import Drawing, new_figure, require_matplotlib, save_figures
-from .budget import aims_of
 from .summary import shown_lengths
 from .table import ThresholdTable
 
 #: What `save_plots` may write.
-FILES = ("theta_length.png", "theta_k.png", "error_k.png", "error_value_rows.png")
+FILES = ("theta_length.png", "theta_k.png")
 _HEADS, _PANELS = 4, 3
-_CURVES = "error curves, which toptheta curves measures"
 
 
 def save_plots(table: ThresholdTable, k: int, layer: int | None, folder: Path) -> tuple[list[Path], list[str]]:
-    """Draw theta at ``k`` over the length and over k; errors of heads over k, and of budgets over V rows.
+    """Draw theta at ``k`` over the length, and over k.
 
     Args:
         table: the table.
@@ -38,8 +36,8 @@ def save_plots(table: ThresholdTable, k: int, layer: int | None, folder: Path) -
     layers = _shown_layers(table) if layer is None else [layer]
     drawings = zip(
         FILES,
-        (_draw_lengths(table, k, layers), _draw_ks(table, k, layers), _draw_errors(table, layer), _draw_path(table)),
-        ("a layer with thresholds at this k", "a layer with thresholds for two k or more", *[_CURVES] * 2),
+        (_draw_lengths(table, k, layers), _draw_ks(table, k, layers)),
+        ("a layer with thresholds at this k", "a layer with thresholds for two k or more"),
         strict=True,
     )
     return save_figures(folder, (Drawing(*each) for each in drawings))
@@ -95,66 +93,6 @@ def _draw_ks(table: ThresholdTable, k: int, layers: Sequence[int]) -> Any:
         _finish(table, axes, "k, elements asked for")
     mean_of = "geometric mean" if table.placement == "post_softmax" else "mean"
     figure.suptitle(f"θ over k at several row lengths n\nthe {mean_of} over the heads", fontsize=10)
-    return figure
-
-
-def _draw_errors(table: ThresholdTable, layer: int | None) -> Any:
-    curves = table.curves
-    if curves is None or (layer is not None and not bool(curves.measured[layer])):
-        return None
-    layers = _spread(curves.measured.nonzero()[:, 0].tolist()) if layer is None else [layer]
-    figure, panels = _panels(len(layers))
-    aims = aims_of(table)
-    for axes, layer in zip(panels, layers, strict=True):
-        error = curves.error[:, layer, :, -1].sqrt()  # [1 + K, Hq]
-        for head in range(table.num_heads):
-            # a logarithm has no place for 0
-            axes.plot(
-                aims[:, layer],
-                error[:, head].masked_fill(error[:, head] == 0, torch.nan),
-                ".-",
-                color=f"C{head % 10}",
-                linewidth=1,
-                markersize=4,
-            )
-        axes.set_title(f"layer {layer}: {_heads_differ(aims[:, layer], error)}", loc="left", fontsize=9)
-        axes.set_yscale("log")
-        _over_doublings(axes, "k, elements asked for (1: the largest only)", "error of a head alone")
-    figure.suptitle(
-        f"What heads lose at k, rows of {int(curves.lengths[-1])} keys\n"
-        "a line per head; of what the layer adds to the residual stream, relative to the stream", fontsize=10,
-    )  # fmt: skip
-    return figure
-
-
-def _heads_differ(ks: Tensor, error: Tensor) -> str:
-    """Say how much the errors [1 + K, Hq] of the heads differ at the k in the middle."""
-    middle = len(ks) // 2
-    order = error[middle].argsort()
-    least, most = error[middle, order[0]].item(), error[middle, order[-1]].item()
-    what = f"at k = {ks[middle]} head {order[-1]} loses {most:.2g}"
-    return f"{what}, head {order[0]} {least:.2g}" if len(order) > 1 else what
-
-
-def _draw_path(table: ThresholdTable) -> Any:
-    curves = table.curves
-    if curves is None:
-        return None
-    figure, (axes,) = _panels(1)
-    rows, error = curves.mean_value_rows(), curves.mean_error().sqrt()
-    for number, length in enumerate(curves.lengths.tolist()):
-        axes.plot(rows[:, number], error[:, number], "o-", color=f"C{number}", markersize=4, label=f"n = {length}")
-    axes.set_yscale("log")
-    _over_doublings(axes, "V rows of a step and KV head", "error of a layer, root of the mean square")
-    axes.legend(fontsize=8, frameon=False)
-    span = math.log2(max(float(rows[-1, -1] / rows[0, -1]), 1.01))
-    divided = float(error[0, -1] / error[-1, -1]) ** (1 / span)
-    share, worst = (curves.path_error[-1, :, -1] / curves.path_error[-1, :, -1].sum()).max(dim=0)
-    figure.suptitle(
-        f"What budgets lose against what they read\ntwice the V rows divide the error by {divided:.2g} on average, "
-        f"rows of {int(curves.lengths[-1])} keys\nlayer {worst} makes {share:.0%} of the last budget's squared error",
-        fontsize=10,
-    )  # fmt: skip
     return figure
 
 

@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from .fit import ThresholdFit, fit_table, line_of
 from .grid import ThresholdGrid
-from .interpolation import Cells, first_usable, fitted, interpolated, lines_of_heads, usable_lines
+from .interpolation import Cells, first_usable, fitted, interpolated, lines_between, usable_lines
 from .kinds import Extrapolation, LookupForm
 from .knots import Floats, Integers, Places, locate
 from .targets import LayerAims
@@ -66,7 +65,7 @@ class Rows:
         self._lengths = lengths
         self._by_length = locate(source.table.lengths.numpy(), lengths)
         self._between_two = Cells.between_two(self._by_length)
-        self._of_rows: dict[tuple[int, int], tuple[Places, Cells]] = {}
+        self._of_rows: dict[int, tuple[Places, Cells]] = {}
 
     def theta(self, layer: int, aims: LayerAims) -> Tensor:
         """Work out the thresholds of rows that aim at ``aims``: float32 [N, Hq]."""
@@ -80,27 +79,23 @@ class Rows:
             start = int(table.lengths[-1]) + 1
         if source.fit is not None:
             self._follow_function(rows[start:], start, layer, aims)
-        _fill(rows, aims.alone, torch.inf)
         return self._with_dense(rows, aims, -torch.inf)
 
     def discarded_mass(self, layer: int, aims: LayerAims, theta: Tensor) -> Tensor | None:
-        """Work out the discarded mass, float32 [N, Hq]: 0 where ``theta``, the thresholds of these rows, is -inf.
-
-        It is 0, too, where a head keeps its largest element alone. What it discards was not calibrated.
-        """
+        """Work out the discarded mass, float32 [N, Hq]: 0 where ``theta``, the thresholds of these rows, is -inf."""
         if self._source.mass is None:
             return None
         rows = self._interpolated(self._source.mass, layer, aims, dense=0.0)
-        _fill(rows, aims.alone, 0.0)
         if self._source.fit is not None:
             return torch.where(theta > -torch.inf, rows, 0.0)
         return self._with_dense(rows, aims, 0.0)
 
     def _interpolated(self, lines: Floats, layer: int, aims: LayerAims, **options: Any) -> Tensor:
-        if aims.heads is None:
-            return interpolated(lines[layer], self._places_of_rows(layer, aims)[1], **options)
-        by_k = self._locate_k(layer, aims.heads)
-        return interpolated(lines_of_heads(lines[layer], by_k), self._between_two._replace(v=by_k.weight), **options)
+        if not isinstance(aims.elements, int):
+            return interpolated(lines[layer], self._places_of_rows(layer, aims.elements)[1], **options)
+        by_k = self._locate_k(layer, np.array([aims.elements]))
+        cells = self._between_two._replace(v=float(by_k.weight[0]))
+        return interpolated(lines_between(lines[layer], by_k), cells, **options)
 
     def _follow_function(self, rows: Tensor, start: int, layer: int, aims: LayerAims) -> None:
         """Write the values of the function into ``rows``, those from ``start`` on."""
@@ -110,43 +105,24 @@ class Rows:
         if source.held:
             lengths = np.minimum(lengths, calibrated)
         shortest = source.shortest[:, layer]
-        if aims.heads is None:
-            by_k = self._places_of_rows(layer, aims)[0].part(slice(start, None))
-            rows.copy_(fitted(source.fit, layer, lengths, by_k, shortest))
-            return
-        for k in np.unique(aims.heads):
-            by_k = self._locate_k(layer, np.full(len(lengths), k))
-            found = fitted(source.fit, layer, lengths, by_k, shortest)
-            heads = aims.heads == k
-            if heads.all():
-                rows.copy_(found)
-            else:
-                torch.where(torch.from_numpy(heads), found, rows, out=rows)
+        if isinstance(aims.elements, int):
+            by_k = self._locate_k(layer, np.full(len(lengths), aims.elements))
+        else:
+            by_k = self._places_of_rows(layer, aims.elements)[0].part(slice(start, None))
+        rows.copy_(fitted(source.fit, layer, lengths, by_k, shortest))
 
     def _locate_k(self, layer: int, aims: Integers) -> Places:
-        return locate(self._source.table.k.numpy(), aims, self._source.table.calibrated_layer_k[layer])
+        return locate(self._source.table.k.numpy(), aims, self._source.table.layer_k[layer])
 
-    def _places_of_rows(self, layer: int, aims: LayerAims) -> tuple[Places, Cells]:
+    def _places_of_rows(self, layer: int, elements: Integers) -> tuple[Places, Cells]:
         """Find where rows with aims of their own lie. Layers with the same least k have the same aims."""
-        assert aims.rows is not None
-        table = self._source.table
-        key = table.layer_k[layer], table.calibrated_layer_k[layer]
-        if key not in self._of_rows:
-            by_k = self._locate_k(layer, aims.rows)
-            self._of_rows[key] = by_k, Cells.of(self._by_length, by_k)
-        return self._of_rows[key]
+        least = self._source.table.layer_k[layer]
+        if least not in self._of_rows:
+            by_k = self._locate_k(layer, elements)
+            self._of_rows[least] = by_k, Cells.of(self._by_length, by_k)
+        return self._of_rows[least]
 
     def _with_dense(self, rows: Tensor, aims: LayerAims, value: float) -> Tensor:
         """Write ``value`` into dense rows."""
-        lengths, limits = self._lengths, aims.dense_up_to
-        some = np.flatnonzero(lengths <= limits.max(axis=1))
-        dense = lengths[some, None] <= (limits if len(limits) == 1 else limits[some])
-        places = torch.from_numpy(some)
-        rows[places] = rows[places].masked_fill_(torch.from_numpy(dense), value)
+        rows[torch.from_numpy(np.flatnonzero(self._lengths <= aims.dense_up_to))] = value
         return rows
-
-
-def _fill(rows: Tensor, heads: NDArray[np.bool_], value: float) -> None:
-    """Write ``value`` into all ``rows`` [N, Hq] of some heads."""
-    if heads.any():
-        rows.masked_fill_(torch.from_numpy(heads), value)

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from ..errors import TopThetaValueError, shown
-from .budget import head_k_at
 from .table import ThresholdTable
 
 _SHOWN_LENGTHS = 4
@@ -34,7 +33,7 @@ def summarise(table: ThresholdTable, k: int | None = None, layer: int | None = N
     lengths = shown_lengths(table, k)
     if layer is not None and not 0 <= layer < table.num_layers:
         raise TopThetaValueError("layer", f"0 to {table.num_layers - 1}", shown(layer))
-    found = {"header": header(table), "shown_k": k, "shown_lengths": lengths, "error_curves": curves_of(table)}
+    found = {"header": header(table), "shown_k": k, "shown_lengths": lengths}
     if layer is not None:
         return {**found, "layer": layer, "heads": heads_of(table, k, layer, lengths)}
     return {**found, "layers": layers_of(table, k, lengths)}
@@ -70,7 +69,6 @@ def header(table: ThresholdTable) -> dict[str, Any]:
         "heads": table.num_heads,
         "k": table.k.tolist(),
         "layer_k": list(table.layer_k),
-        "calibrated_layer_k": list(table.calibrated_layer_k),
         "lengths": table.lengths.tolist(),
         "fingerprint": table.fingerprint,
         "provenance": dict(table.provenance),
@@ -107,37 +105,6 @@ def dense_layers(table: ThresholdTable) -> dict[str, list[int]]:
 def _told(provenance: Mapping[str, str]) -> tuple[str, list[int]]:
     said = re.fullmatch(r"([0-9]{1,5}(?:, [0-9]{1,5})*): (.+)", provenance.get(_WHY_DENSE, ""))
     return (said[2], [int(layer) for layer in said[1].split(", ")]) if said else ("", [])
-
-
-def curves_of(table: ThresholdTable) -> dict[str, Any] | None:
-    """Gather how the error curves were measured, and their budgets; None where the table has none."""
-    curves = table.curves
-    if curves is None:
-        return None
-    return {
-        "lengths": curves.lengths.tolist(),
-        "rows": curves.counts.tolist(),
-        "sdc": curves.sdc,
-        "vmc": curves.vmc,
-        "path": path_of(table),
-    }
-
-
-def path_of(table: ThresholdTable) -> list[dict[str, Any]]:
-    """Gather the budgets that were measured, from the fewest elements to the most; errors and V rows by length."""
-    curves = table.curves
-    if curves is None:
-        return []
-    error, value_rows = curves.mean_error().sqrt(), curves.mean_value_rows()
-    return [
-        {
-            "mean_k": head_k_at(table, curves, price)[curves.measured].double().mean().item(),
-            "price": price,
-            "error": error[budget].tolist(),
-            "value_rows": value_rows[budget].tolist(),
-        }
-        for budget, price in enumerate(curves.price.tolist())
-    ]
 
 
 def shown_lengths(table: ThresholdTable, k: int) -> list[int]:
@@ -181,7 +148,6 @@ def heads_of(table: ThresholdTable, k: int, layer: int, lengths: list[int]) -> l
             "rows": int(table.counts[layer, head].sum()),
             "r_squared": [_finite(fit.r_squared[index, layer, head].item()) for index in every_k],
             "rms_residual": [_finite(fit.rms_residual[index, layer, head].item()) for index in every_k],
-            "error": _errors(table, layer, head),
         }
         for head in range(table.num_heads)
     ]
@@ -228,14 +194,6 @@ def _quality(r_squared: Tensor) -> dict[str, float | int] | None:
         return None
     worst = int(torch.where(r_squared.isnan(), torch.inf, r_squared).argmin())
     return {"mean": known.mean().item(), "min": known.min().item(), "worst_head": worst}
-
-
-def _errors(table: ThresholdTable, layer: int, head: int) -> list[float] | None:
-    """Take the errors of a head alone in long rows: with its largest element only, then at every k."""
-    if table.curves is None or not bool(table.curves.measured[layer]):
-        return None
-    errors: list[float] = table.curves.error[:, layer, head, -1].sqrt().tolist()
-    return errors
 
 
 def _finite(value: float) -> float | None:

@@ -6,20 +6,20 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from .._files import file_error
 from ..errors import TopThetaError, TopThetaTypeError, TopThetaValueError
 from .at_k import ThresholdsAtK
-from .budget import Budget, choose
-from .file import put_together, read_table, save_table
+from .file import read_table, save_table
 from .fingerprint import differences
 from .fit import ThresholdFit, fit_table
 from .grid import ThresholdGrid
 from .kinds import UNITS, Estimator, Extrapolation, LookupForm, Placement
 from .lookup import Lookup
-from .targets import HeadK, Target, checked_head_k
+from .targets import Target
 from .text import read_csv, read_sdc, read_text, write_csv, write_sdc, write_text
 
 
@@ -40,9 +40,8 @@ class ThresholdTable(ThresholdGrid):
         estimator: ``"algorithm1"`` (mean of the rows' own thresholds), ``"pooled"`` (k kept on average) or
             ``"quantile"`` (at most k kept in a share of the rows).
         alpha: how many standard deviations were added to theta.
-        layer_k: per layer the least k, 0 for none: layer l keeps ``max(k, layer_k[l])`` elements.
-        calibrated_layer_k: per layer the least k that it was calibrated for, at most its ``layer_k``: ``theta[i, l]``
-            is that of ``max(k[i], calibrated_layer_k[l])`` elements. Empty: as ``layer_k``.
+        layer_k: per layer the least k, 0 for none: layer l keeps ``max(k, layer_k[l])`` elements, and ``theta[i, l]``
+            is that of ``max(k[i], layer_k[l])``.
         fingerprint: of the model that was calibrated.
         provenance: what was calibrated on, str to str.
         discarded_mass: float32 [K, L, Hq, R] or None: the rows' typical exp-sum of the elements not kept,
@@ -50,7 +49,6 @@ class ThresholdTable(ThresholdGrid):
         discarded_statistic: what "typical" is: ``"geometric_mean"``, or ``"mean"`` as in the paper; None: not known.
         bracket: float32 [2, K, L, Hq, R] or None: bounds of the mean number of elements that theta keeps
             on the calibration rows (pooled estimator).
-        curves: what the thresholds lose at every k, measured by ``calibrate_error_curves``; None: not measured.
         quantile: that share, above 0 and below 1 (quantile estimator), else None.
         key_cache_scale, value_cache_scale: float32 [L, Hkv, D], both or None: the step of symmetric 8-bit integers for
             every channel of a key and of a value.
@@ -83,7 +81,6 @@ class ThresholdTable(ThresholdGrid):
         k: int | None = None,
         *,
         target_kept: float | None = None,
-        head_k: HeadK | None = None,
         dense_below: int = 0,
         device: torch.device | str = "cpu",
         max_length: int | None = None,
@@ -99,15 +96,9 @@ class ThresholdTable(ThresholdGrid):
         With ``target_kept``, a row of n keys of layer l has the threshold that it would have with
         k = round(target_kept * n), and at least the smallest calibrated k: it aims at max(k, layer_k[l]) elements.
 
-        With ``head_k``, a budget, every head has the thresholds of its own k. ``layer_k`` does not count then. Rows of
-        at most that many keys are dense in this head. With k = 1 theta is inf: nothing passes, and the operator keeps
-        the largest element of the row alone.
-
         Args:
             k: elements to keep per row, within the calibrated knots.
             target_kept: in place of k, the share of its keys that a row aims at, between 0 and 1.
-            head_k: in place of k, the elements to keep in every layer and head: integers [L, Hq], each 1 or within
-                the range for which its layer was calibrated.
             dense_below: rows of fewer keys are dense.
             device: where the thresholds go.
             max_length: the last row length with a threshold of its own, up to 2**24; None: the longest calibrated.
@@ -117,10 +108,10 @@ class ThresholdTable(ThresholdGrid):
                 the function of :meth:`fit`, which has no scatter from length to length.
 
         Raises:
-            TopThetaTypeError: ``k``, ``target_kept``, ``head_k`` or ``dense_below`` has the wrong type.
-            TopThetaValueError: ``k`` is outside the knots, or one of ``head_k`` outside those of its layer;
-                ``target_kept`` needs a larger k than was calibrated; not exactly one of the three is given; another
-                argument is unusable, or the rows of all lengths would take more than 32 GiB.
+            TopThetaTypeError: ``k``, ``target_kept`` or ``dense_below`` has the wrong type.
+            TopThetaValueError: ``k`` is outside the knots; ``target_kept`` needs a larger k than was calibrated; not
+                exactly one of the two is given; another argument is unusable, or the rows of all lengths would take
+                more than 32 GiB.
 
         Warns:
             ThresholdExtrapolationWarning: ``max_length`` exceeds the calibrated lengths.
@@ -135,39 +126,11 @@ class ThresholdTable(ThresholdGrid):
             tensor([2.0000, 2.5000, 3.5000])
             >>> table.at(target_kept=1 / 16, dense_below=100).theta[0][n].flatten()
             tensor([-inf, 3., 3.])
-            >>> table.at(head_k=[[64]]).theta[0][n].flatten(), table.at(head_k=[[1]]).theta[0][n].flatten()
-            (tensor([-inf, 2., 3.]), tensor([inf, inf, inf]))
         """
         prepared = Lookup(self, max_length, extrapolation, lookup)
-        found = prepared.at(Target(k, target_kept, dense_below, checked_head_k(head_k)), device)
+        found = prepared.at(Target(k, target_kept, dense_below), device)
         prepared.warn_beyond(stacklevel=2)
         return found
-
-    def budget(
-        self,
-        *,
-        target_error: float | None = None,
-        target_value_rows: float | None = None,
-        sdc: str = "exact",
-        vmc: bool = True,
-    ) -> Budget:
-        """Choose k for every head, so that elements are kept where they save most error.
-
-        The target is that of rows of the longest length at which errors were measured. Shorter rows lose and read
-        less.
-
-        Args:
-            target_error: the root of the mean squared error over layers: that of what attention adds to the residual
-                stream, relative to what is then there.
-            target_value_rows: in its place, the mean V rows of a step and KV head.
-            sdc, vmc: the compensations at inference, with which the error curves must have been measured.
-
-        Raises:
-            TopThetaTypeError: a target is no number.
-            TopThetaValueError: the table has no error curves, or others; not exactly one target is given; or it is out
-                of reach.
-        """
-        return choose(self, target_error, target_value_rows, sdc, vmc)
 
     def fit(self) -> ThresholdFit:
         """Fit theta as a function of the row length, by least squares weighted with the counts.
@@ -212,8 +175,9 @@ class ThresholdTable(ThresholdGrid):
         header, tensors = read_table(path)
         if fingerprint is not None:
             _check_model(path, fingerprint, header["fingerprint"])
+        fields: dict[str, Any] = {**header, **tensors}
         try:
-            return cls(**put_together(header, tensors))
+            return cls(**fields)
         except TopThetaError as error:
             raise file_error(path, "a valid threshold table", str(error), "calibrate again") from error
 

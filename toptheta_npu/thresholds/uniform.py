@@ -61,5 +61,5 @@ class UniformLookup(Lookup):
         """Look them up; of ``target``, whose k is `SHORTEST`, only ``dense_below`` counts."""
         found = super().at(target, device)
         # a row that aims at all of its keys is one of which nothing is said
-        aims = tuple(torch.full_like(each, MAX_LENGTH) for each in found.row_aims)
-        return dataclasses.replace(found, k=None, row_aims=aims)
+        aims = tuple(torch.full_like(each, MAX_LENGTH) for each in found.aims)
+        return dataclasses.replace(found, k=None, aims=aims)

@@ -251,8 +251,8 @@ def load_thresholds(settings: Settings, geometry: Geometry, device: torch.device
     table = ThresholdTable.load(settings.table)
     check_table(table, settings, geometry)
     at_k = table.at(
-        settings.k, target_kept=settings.target_kept, head_k=_budget_of(table, settings),
-        dense_below=below, device=device, max_length=settings.max_length,
+        settings.k, target_kept=settings.target_kept, dense_below=below, device=device,
+        max_length=settings.max_length,
         extrapolation=settings.extrapolation, lookup=settings.lookup,
     )  # fmt: skip
     mass = None if at_k.discarded_mass is None else at_k.discarded_mass[0]
@@ -266,22 +266,12 @@ def load_thresholds(settings: Settings, geometry: Geometry, device: torch.device
     return of_heads(at_k, geometry.heads)
 
 
-def _budget_of(table: ThresholdTable, settings: Settings) -> Tensor | None:
-    """Choose a k for every head where the settings have a target for it."""
-    error, rows = settings.target_error, settings.target_value_rows
-    if error is None and rows is None:
-        return None
-    return table.budget(target_error=error, target_value_rows=rows, sdc=settings.sdc, vmc=settings.vmc).head_k
-
-
 def of_heads(at_k: ThresholdsAtK, heads: slice) -> ThresholdsAtK:
     """Select the thresholds of some of the query heads, in every layer."""
     # in one tensor each, from which a step looks up all layers at once
     theta = torch.stack([rows[:, heads] for rows in at_k.theta]).unbind()
     mass = at_k.discarded_mass and torch.stack([rows[:, heads] for rows in at_k.discarded_mass]).unbind()
-    head_aims = tuple(aims[heads].contiguous() for aims in at_k.head_aims)
-    head_k = None if at_k.head_k is None else at_k.head_k[:, heads].contiguous()
-    return dataclasses.replace(at_k, theta=theta, discarded_mass=mass, head_aims=head_aims, head_k=head_k)
+    return dataclasses.replace(at_k, theta=theta, discarded_mass=mass)
 
 
 def check_table(table: ThresholdTable, settings: Settings, geometry: Geometry) -> None:

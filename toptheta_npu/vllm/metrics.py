@@ -89,19 +89,14 @@ class Aims:
 
     def __init__(self, thresholds: ThresholdsAtK, layers: Sequence[int]) -> None:
         self._thresholds = thresholds
-        self._rows = torch.stack([thresholds.row_aims[layer] for layer in layers])
-        self._heads = torch.stack([thresholds.head_aims[layer] for layer in layers])[:, None]
+        self._rows = torch.stack([thresholds.aims[layer] for layer in layers])
         dense = [thresholds.dense_up_to[layer] for layer in layers]
-        self._dense_up_to = torch.tensor(dense, dtype=torch.int64, device=self._rows.device)[:, None, None]
+        self._dense_up_to = torch.tensor(dense, dtype=torch.int64, device=self._rows.device)[:, None]
 
     def __call__(self, lengths: Tensor) -> Tensor:
-        """Compute the aims of rows of ``lengths`` [S] keys, int [layers, S, Hq]; 0 for dense rows.
-
-        It is 0, too, for heads that keep their largest element alone.
-        """
-        aims = torch.maximum(self._rows[:, self._thresholds.places(lengths), None], self._heads)
-        keys = lengths[:, None]
-        return aims * ((keys > self._dense_up_to) & (keys > aims))
+        """Compute the aims of rows of ``lengths`` [S] keys, int [layers, S]; 0 for dense rows."""
+        aims = self._rows[:, self._thresholds.places(lengths)]
+        return aims * ((lengths > self._dense_up_to) & (lengths > aims))
 
 
 class Counters:
@@ -111,7 +106,7 @@ class Counters:
 
     Args:
         num_layers, num_heads, num_key_value_heads: of the group, on this rank.
-        aims: gives the elements that rows of [S] keys aim at, int [num_layers, S, Hq]; 0 where they are dense.
+        aims: gives the elements that rows of [S] keys aim at, int [num_layers, S]; 0 where they are dense.
         device: of the layers.
     """
 
@@ -154,7 +149,8 @@ class Counters:
         heads, kv_heads = self._heads
         rows, keys = (lengths > 0).sum() * self._layers, lengths.sum() * self._layers
         self._sums += torch.stack([
-            rows, keys * heads, kept.sum(), keys * kv_heads, value_rows.sum(), aims.sum(), (kept * (aims > 0)).sum(),
+            rows, keys * heads, kept.sum(), keys * kv_heads, value_rows.sum(), aims.sum() * heads,
+            (kept * (aims > 0)[..., None]).sum(),
         ])  # fmt: skip
 
     def totals(self) -> dict[str, int]:

@@ -29,7 +29,7 @@ BREAK_EVEN = {"cpu": 1024}
 #: What thresholds come from; one of them is given.
 _SOURCES = ("table", "tau")
 #: Settings that say what rows aim at by a table; one of them is given.
-_AIMS = ("k", "target_kept", "target_error", "target_value_rows")
+_AIMS = ("k", "target_kept")
 #: The others that have a meaning with a table alone, and what leaves each out.
 _OF_TABLE: Mapping[str, object] = {"max_length": None, "extrapolation": "nearest", "lookup": "tabulated"}
 
@@ -42,10 +42,8 @@ class Settings:
         table: the file of thresholds, calibrated for the model that is served.
         tau: in place of a table, the share of its row's attention up to which a key is left out, as in
             `toptheta_npu.sparsify`.
-        k: elements to keep per row; None: 128, unless a target is given.
+        k: elements to keep per row; None: 128, unless ``target_kept`` is given.
         target_kept: in place of k, the share of its keys that a row aims at.
-        target_error, target_value_rows: in place of k, targets of a budget for every head, as in
-            `toptheta_npu.sparsify`; the table needs error curves.
         dense_below: rows of fewer keys are dense; None: as many as thresholds need to be as fast as dense attention on
             the engine's platform, see `BREAK_EVEN`. On a CPU, vLLM's own kernel runs a step of such rows alone.
         sdc, sdc_gamma: the estimate of the discarded mass, as in `toptheta_npu.sparsify`.
@@ -65,8 +63,6 @@ class Settings:
     tau: float | None = None
     k: int | None = None
     target_kept: float | None = None
-    target_error: float | None = None
-    target_value_rows: float | None = None
     dense_below: int | None = None
     sdc: Sdc = "exact"
     sdc_gamma: float = 0.05

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
@@ -19,12 +18,10 @@ from ..common.progress import Bars
 from ..common.shell import interruptible
 from ..common.table_file import check_output
 from . import options as asked
-from .curves import MEASURING, row_fraction_for
 from .report import intention, report, shard_conclusion, table_conclusion
 from .work import (
     Ranks,
     checked_part,
-    curves_file,
     keep,
     own_windows,
     resumable,
@@ -44,7 +41,7 @@ def calibrate(options: asked.Options) -> None:
     \b
     Why these defaults:
     - pooled keeps k on average, and serves every k from 64 to 256 from one pass;
-    - pre_softmax needs one pass over the scores, and its V rows have a shorter tail;
+    - post_softmax compares shares of the attention, which hold from row to row, and loses half as much;
     - a quarter of the rows, since neighbouring rows are much alike;
     - 512 in the first two layers, as in the paper, at most a quarter of a window.
     """
@@ -68,10 +65,9 @@ def calibrate(options: asked.Options) -> None:
     for note in material.notes:
         console.print(f"note: {escape(note)}")
     state = state_file(options.output) if part is None else shard_file(options.output, part)
-    own, own_curves = ranks.own_state(state), ranks.own_state(curves_file(state))
+    own = ranks.own_state(state)
     arguments = _arguments(options, candidate, plan, material)
-    resumed = resumable(own, own_curves)
-    with interruptible(console, state), held(own), resumed, ranks.together(device), Bars(ranks.first) as bars:
+    with interruptible(console, state), held(own), resumable(own), ranks.together(device), Bars(ranks.first) as bars:
         if part is None:  # another process may have written it meanwhile
             check_output(options.output, options.force)
         bars.add("loading the weights", None)
@@ -82,13 +78,6 @@ def calibrate(options: asked.Options) -> None:
             run_shard(network, part, options, arguments)
         else:
             table = ranks.calibrate(network, state, options.checkpoint_every, arguments)
-            if plan.error_curves:
-                progress = bars.twice(MEASURING, own_windows(len(material.curves), None, ranks))
-                progress = resuming(options.restart, own_curves, console, progress)
-                more = _curve_arguments(options, plan, material, progress)
-                # as many writings as of the thresholds, whose windows are four times as many
-                every = max(1, options.checkpoint_every // 4)
-                table = ranks.measure(network, table, material.curves, curves_file(state), every, more)
             if options.kv_cache == INT8:
                 own_texts = list(material.sequences())[ranks.rank :: ranks.count]
                 progress = bars.count("finding scales for int8", len(own_texts), "windows")
@@ -102,16 +91,6 @@ def calibrate(options: asked.Options) -> None:
         lines = table_conclusion(options.output, table, time.perf_counter() - started)
     for line in lines:
         console.print(escape(line))
-
-
-def _curve_arguments(
-    options: asked.Options, plan: asked.Plan, material: Material, progress: Callable[[int], None]
-) -> dict[str, Any]:
-    """Collect what all the ways to measure error curves take."""
-    return {
-        "longest": plan.length, "row_fraction": row_fraction_for(plan.length), "seed": options.seed,
-        "provenance": material.curve_provenance, "progress": progress,
-    }  # fmt: skip
 
 
 def _arguments(options: asked.Options, candidate: Candidate, plan: asked.Plan, material: Material) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -27,15 +26,11 @@ if TYPE_CHECKING:
 
 #: The three k of a table when none is asked for, where the windows are long enough.
 DEFAULT_K = (64, 128, 256)
-#: With error curves, from which budgets choose: from few to many, each twice the one before.
-CURVE_K = (16, 32, 64, 128, 256, 512, 1024)
 #: Windows are not longer by default: scores of longer ones take long, and thresholds level off.
 MOST_LENGTH = 4096
 ALL = "all"
 #: The embedded model is calibrated in a minute or two on two cores.
 _EMBEDDED_LENGTH, _EMBEDDED_SEQUENCES, _SEQUENCES = 2048, 16, 64
-#: Fewer windows measure error curves only where fewer are asked for.
-_LEAST_CURVE_SEQUENCES = 4
 #: A table has at most so many numbers for a k, layer, head and length: theta, std and two bounds.
 _NUMBERS = 4
 
@@ -71,13 +66,7 @@ class Options:
         str | None,
         typer.Option(help="Least k of layers: 0:512,1:512, or one number per layer. Default: 512 in the first two."),
     ] = None
-    below_layer_k: Annotated[
-        bool,
-        typer.Option(
-            "--below-layer-k", help="Calibrate every k in every layer, as budgets need; so do --error-curves."
-        ),
-    ] = False
-    placement: Annotated[str, typer.Option(help="pre_softmax or post_softmax.")] = "pre_softmax"
+    placement: Annotated[str, typer.Option(help="post_softmax or pre_softmax.")] = "post_softmax"
     estimator: Annotated[
         str, typer.Option(help="pooled keeps k on average; algorithm1 is the paper's; quantile bounds the tail.")
     ] = "pooled"
@@ -94,17 +83,6 @@ class Options:
             help="What later layers see. Default: top-k with one k and algorithm1.",
         ),
     ] = None
-    error_curves: Annotated[
-        bool,
-        typer.Option(
-            "--error-curves",
-            help="Measure what every k loses in every head, for budgets; k from 16 to 1024 by default.",
-        ),
-    ] = False
-    curve_sequences: Annotated[
-        int | None,
-        typer.Option(help="Windows that measure them, and make no thresholds. Default: a quarter, at least 4."),
-    ] = None
     kv_cache: Annotated[
         str, typer.Option(help="auto, or int8: store scales per channel for such a cache, from one more pass.")
     ] = "auto"
@@ -116,11 +94,6 @@ class Options:
     shards: Annotated[str | None, typer.Option(help="Run one part only, such as 0/4; see toptheta merge.")] = None
     trust_remote_code: TrustRemoteCode = False
 
-    @property
-    def every_k(self) -> bool:
-        """Whether every layer is calibrated for every k."""
-        return self.below_layer_k or self.error_curves
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -129,8 +102,6 @@ class Plan:
     Attributes:
         sequences: windows to calibrate on; None: all that there are.
         settings: of the calibration.
-        error_curves: whether to measure error curves.
-        curve_sequences: windows to do so on; None: a quarter of the others, at least 4.
     """
 
     k: list[int]
@@ -139,14 +110,6 @@ class Plan:
     sequences: int | None
     top_k_at_calibration: bool
     settings: CalibrationSettings
-    error_curves: bool = False
-    curve_sequences: int | None = None
-
-    def windows_for_curves(self, calibrated: int) -> int:
-        """Choose how many windows measure error curves beside ``calibrated`` others."""
-        if not self.error_curves:
-            return 0
-        return self.curve_sequences or max(_LEAST_CURVE_SEQUENCES, calibrated // 4)
 
 
 def prepared(options: Options) -> tuple[Candidate, Plan]:
@@ -172,17 +135,14 @@ def make_plan(options: Options, candidate: Candidate, default_length: int, defau
         raise TopThetaCombinationError("--shards", "excludes", f"--kv-cache {INT8}", remedy)
     check_int("--decode-tokens", options.decode_tokens, 0)
     check_int("--checkpoint-every", options.checkpoint_every, 1)
-    _check_curves(options)
     length = window_length(options.length, options.decode_tokens, candidate.longest, default_length)
-    k = sorted(options.k) or default_k(length, CURVE_K if options.error_curves else DEFAULT_K)
+    k = sorted(options.k) or default_k(length)
     rows = length + options.decode_tokens
     if k[-1] >= rows:
         remedy = "lower it, or raise --length"
         raise TopThetaValueError("--k", f"less than {rows}, the keys of the longest row", str(k[-1]), remedy)
     layers = num_layers(candidate.skeleton)
     layer_k = layer_k_for(layers, length) if options.layer_k is None else layer_k_of(options.layer_k, layers)
-    if options.every_k:
-        layer_k = _within(layer_k, k[-1], options)
     if min(layer_k) >= rows:
         got = f"at least {min(layer_k)} in every layer"
         raise TopThetaValueError("--layer-k", f"less than {rows}, the keys of the longest row, in some layer", got)
@@ -191,11 +151,11 @@ def make_plan(options: Options, candidate: Candidate, default_length: int, defau
         num_layers=layers, num_heads=num_heads(candidate.skeleton), k=k, longest=rows,
         placement=cast("Placement", options.placement), estimator=cast("Estimator", options.estimator),
         alpha=options.alpha, quantile=options.quantile, layer_k=layer_k, row_fraction=options.row_fraction,
-        seed=options.seed, dense_layers=sliding_layers(candidate.skeleton), below_layer_k=options.every_k,
+        seed=options.seed, dense_layers=sliding_layers(candidate.skeleton),
     )  # fmt: skip
     check_room(options.output, settings)
     sequences = parse_sequences(options.sequences, default_sequences)
-    return Plan(k, layer_k, length, sequences, one_pass, settings, options.error_curves, options.curve_sequences)
+    return Plan(k, layer_k, length, sequences, one_pass, settings)
 
 
 def _top_k_at_calibration(options: Options, k: list[int]) -> bool:
@@ -205,31 +165,7 @@ def _top_k_at_calibration(options: Options, k: list[int]) -> bool:
         alone = f"one --k, which decides what later layers see, and k is {', '.join(map(str, k))}"
         remedy = "give one --k, or --dense-at-calibration"
         raise TopThetaCombinationError("--top-k-at-calibration", "needs", alone, remedy)
-    if wanted and options.error_curves:
-        other = "--error-curves, with which heads may have any k"
-        raise TopThetaCombinationError("--top-k-at-calibration", "excludes", other, "leave one of them out")
-    by_default = len(k) == 1 and options.estimator == "algorithm1" and not options.error_curves
-    return by_default if wanted is None else wanted
-
-
-def _within(layer_k: list[int], largest: int, options: Options) -> list[int]:
-    """Lower the least k to what is calibrated in all layers, where it is that by default."""
-    if options.layer_k is not None and max(layer_k) > largest:
-        expected, remedy = f"at most {largest}, the largest k", f"add --k {max(layer_k)}, or lower it"
-        raise TopThetaValueError("--layer-k", expected, str(max(layer_k)), remedy)
-    return [min(least, largest) for least in layer_k]
-
-
-def _check_curves(options: Options) -> None:
-    if options.error_curves and options.shards is not None:
-        remedy = "make the shards with --below-layer-k, merge them, then measure with toptheta curves"
-        raise TopThetaCombinationError("--error-curves", "excludes", "--shards", remedy)
-    if options.curve_sequences is None:
-        return
-    check_int("--curve-sequences", options.curve_sequences, 1)
-    if not options.error_curves:
-        remedy = "add --error-curves, or leave it out"
-        raise TopThetaCombinationError("--curve-sequences", "needs", "--error-curves", remedy)
+    return len(k) == 1 and options.estimator == "algorithm1" if wanted is None else wanted
 
 
 def arguments(options: Options, plan: Plan) -> dict[str, Any]:
@@ -238,7 +174,7 @@ def arguments(options: Options, plan: Plan) -> dict[str, Any]:
         "k": plan.k, "placement": options.placement, "estimator": options.estimator, "alpha": options.alpha,
         "quantile": options.quantile, "layer_k": plan.layer_k, "row_fraction": options.row_fraction,
         "top_k_at_calibration": plan.top_k_at_calibration, "seed": options.seed,
-        "decode_tokens": options.decode_tokens, "longest": plan.length, "below_layer_k": options.every_k,
+        "decode_tokens": options.decode_tokens, "longest": plan.length,
     }  # fmt: skip
 
 
@@ -252,8 +188,6 @@ def provenance(options: Options, candidate: Candidate, plan: Plan) -> dict[str, 
         "quantile": options.quantile,
         "row_fraction": options.row_fraction, "decode_tokens": options.decode_tokens,
         "top_k_at_calibration": plan.top_k_at_calibration, "seed": options.seed,
-        "below_layer_k": options.below_layer_k or None,
-        "error_curves": options.error_curves or None, "curve_sequences": options.curve_sequences,
         "dtype": options.dtype or default_dtype(options.model),
         "trust_remote_code": options.trust_remote_code or None,
     }  # fmt: skip
@@ -285,14 +219,14 @@ def window_length(length: int | None, decode_tokens: int, longest: int, default:
     return length
 
 
-def default_k(length: int, wanted: Sequence[int] = DEFAULT_K) -> list[int]:
-    """Choose those of ``wanted`` that are at most a quarter of a window; else a quarter of a window.
+def default_k(length: int) -> list[int]:
+    """Choose those of `DEFAULT_K` that are at most a quarter of a window; else a quarter of a window.
 
     Example:
         >>> default_k(4096), default_k(512), default_k(100)
         ([64, 128, 256], [64, 128], [25])
     """
-    return [k for k in wanted if 4 * k <= length] or [max(1, length // 4)]
+    return [k for k in DEFAULT_K if 4 * k <= length] or [max(1, length // 4)]
 
 
 def layer_k_for(layers: int, length: int) -> list[int]:

@@ -18,7 +18,6 @@ from ..._tables import Table
 from ..common import printing
 from ..common.model import Candidate
 from ..common.progress import Bars
-from .curves import show_path
 from .options import Options, Plan
 from .texts import MOST_JUDGED, Material
 from .work import shard_file
@@ -69,7 +68,7 @@ def intention(options: Options, candidate: Candidate, plan: Plan, material: Mate
     return (
         f"{candidate.name}: {layers} layers x {heads} heads, on {device}{threads}. {options.estimator}, "
         f"{options.placement}, k = {ks}, on {len(material.calibration)} windows of {plan.length} tokens; "
-        f"{f'{len(material.curves)} for error curves; ' if material.curves else ''}{len(material.held_out)} held out."
+        f"{len(material.held_out)} held out."
     )
 
 
@@ -82,8 +81,6 @@ def report(
         progress = bars.count("checking on held-out text", len(windows), "windows")
         kept = judge(network, table, windows, progress)
     show(console, table, kept, len(windows), len(material.held_out))
-    if table.curves is not None:
-        show_path(console, table)
     for warning in warnings_of(kept, options.estimator):
         console.print(f"[yellow]warning:[/yellow] {escape(warning)}")
 
@@ -259,9 +256,6 @@ def layers_in_words(layers: Sequence[int]) -> str:
 def table_conclusion(output: Path, table: ThresholdTable, seconds: float) -> list[str]:
     """Tell what was made, what it cost, and what to do with it."""
     aim = f"k={int(table.k[len(table.k) // 2])}"
-    if table.curves is not None:
-        value_rows = table.curves.mean_value_rows()[:, -1]
-        aim = f"target_value_rows={value_rows[len(value_rows) // 2]:.0f}"
     load = f"toptheta_npu.ThresholdTable.load({str(output)!r})"
     size = f"{output.stat().st_size / 1e6:.2f} MB"
     return [

@@ -41,19 +41,15 @@ class Material(NamedTuple):
         windows: all windows of the texts.
         calibration: which of them to calibrate on.
         held_out: int64 [length] each, windows to judge by.
-        curves: int64 [length] each, windows to measure error curves on.
         notes: what the user should know.
         provenance: of the table.
-        curve_provenance: of its error curves.
     """
 
     windows: Windows
     calibration: list[int]
     held_out: list[Tensor]
-    curves: list[Tensor]
     notes: list[str]
     provenance: dict[str, str]
-    curve_provenance: dict[str, str]
 
     def sequences(self) -> Iterator[Tensor]:
         """Yield the windows to calibrate on."""
@@ -94,7 +90,7 @@ def windows_wanted(texts: Texts, plan: Plan) -> int | None:
     """Count the windows to cut, those for other purposes included; None: all that there are."""
     if plan.sequences is None:
         return None
-    return plan.sequences + plan.windows_for_curves(plan.sequences) + _kept_back(texts, plan.sequences)
+    return plan.sequences + _kept_back(texts, plan.sequences)
 
 
 def _kept_back(texts: Texts, windows: int) -> int:
@@ -120,54 +116,39 @@ def collect(
         _check_enough("--evaluation", judged, conventions)
         held_places = list(range(len(judged)))
     held_out = [judged[place] for place in held_places]
-    shared = overlaps(held_out, (windows[place] for place in [*split.calibration, *split.curves]))
+    shared = overlaps(held_out, (windows[place] for place in split.calibration))
     if shared and texts.evaluation is not None:
         raise _calibrated_on(shared, conventions)
     notes = [
-        *_shared_note("that were kept back", len(shared), "k̃/k", "name other text with --evaluation"),
-        *_shared_note("that measure error curves", len(_repeated(windows, split)), "an error", "name more text"),
+        *_shared_note(len(shared)),
         *_notes(texts, wanted, len(split.calibration), plan.length),
     ]
     provenance = _provenance(texts, conventions, plan, windows, split.calibration)
-    curves = [windows[place] for place in split.curves]
-    measured = {"curve_windows_sha256": windows.digest(split.curves)}
-    return Material(windows, split.calibration, held_out, curves, notes, provenance, measured)
+    return Material(windows, split.calibration, held_out, notes, provenance)
 
 
 class _Split(NamedTuple):
     """Say which windows of the texts to calibrate on are for what."""
 
     held_out: list[int]
-    curves: list[int]
     calibration: list[int]
 
 
 def _split(texts: Texts, plan: Plan, windows: Windows, conventions: Conventions) -> _Split:
-    """Spread the windows that are kept back over all, and those for error curves over the rest."""
+    """Spread the windows that are kept back over all."""
     there, wanted = len(windows), plan.sequences
-    if wanted is None or there != windows_wanted(texts, plan):
-        kept_back = _kept_back(texts, there)
-        curves = plan.windows_for_curves((there - kept_back) * 4 // 5)
-    else:
-        kept_back, curves = _kept_back(texts, wanted), plan.windows_for_curves(wanted)
-    _check_enough("--text", windows, conventions, min(kept_back, 1), curves)
+    kept_back = _kept_back(texts, there if wanted is None or there != windows_wanted(texts, plan) else wanted)
+    _check_enough("--text", windows, conventions, min(kept_back, 1))
     held_out = held_out_places(there, kept_back)
-    others = [place for place in range(there) if place not in held_out]
-    measured = [others[place] for place in held_out_places(len(others), curves)]
-    return _Split(held_out, measured, [place for place in others if place not in measured][:wanted])
+    return _Split(held_out, [place for place in range(there) if place not in held_out][:wanted])
 
 
-def _repeated(windows: Windows, split: _Split) -> list[Overlap]:
-    """Find the windows for error curves that repeat what is calibrated on."""
-    return overlaps([windows[place] for place in split.curves], (windows[place] for place in split.calibration))
-
-
-def _shared_note(which: str, count: int, what: str, remedy: str) -> list[str]:
+def _shared_note(count: int) -> list[str]:
     if not count:
         return []
     return [
-        f"Of the windows {which}, {count} share more than {100 * SHARE:.0f} % of their tokens with calibrated ones, so "
-        f"{what} may look better than it is on new text; {remedy}."
+        f"Of the windows that were kept back, {count} share more than {100 * SHARE:.0f} % of their tokens with "
+        "calibrated ones, so k̃/k may look better than it is on new text; name other text with --evaluation."
     ]
 
 
@@ -182,14 +163,13 @@ def _calibrated_on(shared: list[Overlap], conventions: Conventions) -> TopThetaV
     )
 
 
-def _check_enough(option: str, windows: Windows, conventions: Conventions, kept_back: int = 0, curves: int = 0) -> None:
-    needed = 1 + kept_back + curves
+def _check_enough(option: str, windows: Windows, conventions: Conventions, kept_back: int = 0) -> None:
+    needed = 1 + kept_back
     if len(windows) >= needed:
         return
     have = len(windows) * conventions.body(windows.length) + windows.rest
     most = have // needed + windows.length - conventions.body(windows.length)
     spare = ", of which one is kept back to judge by" * kept_back
-    spare += f"{' and' if spare else ', of which'} {curves} measure error curves" * bool(curves)
     remedy = "name more text" + (f", or use --length {most}" if most >= _SHORTEST else "")
     raise TopThetaValueError(
         option, f"at least {needed * conventions.body(windows.length)} tokens for {needed} "

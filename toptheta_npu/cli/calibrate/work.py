@@ -65,16 +65,6 @@ def state_file(output: Path) -> Path:
     return output.with_name(f"{output.name}.partial")
 
 
-def curves_file(state: Path) -> Path:
-    """Name the file for the state of the error curves that follow a calibration with ``state``.
-
-    Example:
-        >>> str(curves_file(Path("model.theta.partial")))
-        'model.theta.partial.curves'
-    """
-    return state.with_name(f"{state.name}.curves")
-
-
 @contextmanager
 def resumable(*states: Path) -> Iterator[None]:
     """Say of what is wrong with the file of a state that ``--restart`` mends it."""
@@ -136,16 +126,6 @@ class Ranks:
         function = calibrate if self.count == 1 else calibrate_distributed
         return function(model, checkpoint=state, checkpoint_every=every, **options)
 
-    def measure(
-        self, model: PreTrainedModel, table: ThresholdTable, windows: list[Tensor], state: Path, every: int,
-        options: Mapping[str, Any],
-    ) -> ThresholdTable:  # fmt: skip
-        """Extend ``table`` by its error curves, the same in all ranks."""
-        from ...models import calibrate_error_curves, calibrate_error_curves_distributed
-
-        function = calibrate_error_curves if self.count == 1 else calibrate_error_curves_distributed
-        return function(model, table, windows, checkpoint=state, checkpoint_every=every, **options)
-
     def find_scales(
         self, model: PreTrainedModel, table: ThresholdTable, windows: list[Tensor], progress: Callable[[int], None]
     ) -> ThresholdTable:
@@ -183,8 +163,8 @@ def checked_part(output: Path, force: bool, shards: str | None, ranks: Ranks) ->
     if shards is None:
         check_output(output, force)
         state = state_file(output)
-        for each in (state, curves_file(state)):  # a longer name than that of the table may be too long
-            check_writable(ranks.own_state(each), "--output")
+        # a longer name than that of the table may be too long
+        check_writable(ranks.own_state(state), "--output")
         return None
     if ranks.count > 1:
         other = "torchrun, whose ranks share the windows"
@@ -229,8 +209,7 @@ def keep(table: ThresholdTable, output: Path, ranks: Ranks, state: Path) -> None
             saved = True
     finally:
         ranks.after_the_first(saved)
-    for each in (state, curves_file(state)):
-        ranks.own_state(each).unlink(missing_ok=True)
+    ranks.own_state(state).unlink(missing_ok=True)
 
 
 def _save(table: ThresholdTable, output: Path) -> None:

@@ -71,10 +71,6 @@ class Bars:
 
         return done
 
-    def twice(self, name: str, windows: int) -> Callable[[int], None]:
-        """Put a new bar for two runs over each of ``windows`` in the place of the last."""
-        return self.count(name, 2 * windows, "runs over a window")
-
     def add(self, name: str, total: int | None) -> Callable[[int], None]:
         """Put a new bar in the place of the last, and return the function that sets it."""
         if self._task is not None:

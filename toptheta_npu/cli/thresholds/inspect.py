@@ -17,7 +17,6 @@ from rich.table import Table as RichTable
 
 from ..._outputs import check_output_folder, require_matplotlib
 from ..._tables import Table
-from ..calibrate.curves import path_table
 from ..calibrate.report import layers_in_words
 from ..common import printing
 
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
 _FINGERPRINT_SHOWN = 48
 _MOST_LENGTHS_NAMED = 6
 _CHECKSUM = re.compile(r"\b[0-9a-f]{64}\b")
-#: What budgets reach, and how it is written.
-_REACH = (("value_rows", ".0f"), ("error", ".3g"))
 _KEPT_CAPTION = "Bounds of the mean over the calibration rows that are not dense."
 
 
@@ -80,7 +77,7 @@ def _show(console: Console, title: str, found: dict[str, Any], verbose: bool) ->
     if why := _why_dense(head, found.get("layer")):
         console.print(f"layer {found['layer']} is dense: {why}.\n", markup=False)
         tables = []
-    for table in (table for table in [*tables, *_curve_tables(found)] if table.rows):
+    for table in (table for table in tables if table.rows):
         printing.print_table(console, table)
         console.print()
     if not head["has_bracket"]:
@@ -124,12 +121,10 @@ def _summary(found: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
         ("row lengths", f"{lengths[0]} to {lengths[-1]}, {len(lengths)} knots"),
         ("size", f"{head['layers']} layers x {head['heads']} heads"),
         ("layer_k", _runs(head["layer_k"])),
-        *_calibrated_below(head),
         *_dense(head),
         ("placement", f"{head['placement']}, theta in units of the {head['unit']}"),
         ("estimator", head["estimator"] + (f", alpha {head['alpha']:g}" if head["estimator"] == "algorithm1" else "")),
         ("discarded mass", mass),
-        *_error_curves(found["error_curves"]),
         *([("int8 cache", "scales per channel, for keys and values")] if head["has_cache_scales"] else []),
         *((name, text) for name, text in head["provenance"].items() if name == "model"),
         ("fingerprint", fingerprint),
@@ -141,20 +136,6 @@ def _dense(head: dict[str, Any]) -> list[tuple[str, str]]:
     return [("dense", "; ".join(groups))] if head["dense_layers"] else []
 
 
-def _error_curves(curves: dict[str, Any] | None) -> list[tuple[str, str]]:
-    """Tell how error curves were measured, and what the budgets reach at the longest row length."""
-    if curves is None:
-        return []
-    rows = ", ".join(f"{count} near {n}" for n, count in zip(curves["lengths"], curves["rows"], strict=True))
-    first, last = curves["path"][0], curves["path"][-1]
-    spans = (f"{first[name][-1]:{form}} to {last[name][-1]:{form}}" for name, form in _REACH)
-    with_vmc = "with" if curves["vmc"] else "without"
-    return [
-        ("error curves", f"rows of a layer by keys: {rows}; sdc {curves['sdc']} {with_vmc} vmc"),
-        ("budgets", "target_value_rows {} at errors of {}, rows of {} keys".format(*spans, curves["lengths"][-1])),
-    ]
-
-
 def _ratio(found: dict[str, Any]) -> str:
     """Tell the bounds of k̃/k at the shown k, if the file has them: of the calibration rows, not of held-out text."""
     k, ks = found["shown_k"], found["header"]["k"]
@@ -164,12 +145,6 @@ def _ratio(found: dict[str, Any]) -> str:
     if not ratios:
         return f"not in the file at k = {k}"
     return f"{min(ratios):.2f} to {max(ratios):.2f} at k = {k}, on calibration rows"
-
-
-def _calibrated_below(head: dict[str, Any]) -> list[tuple[str, str]]:
-    """Tell the least k that the layers were calibrated for, where it is not their least k."""
-    floors = head["calibrated_layer_k"]
-    return [] if floors == head["layer_k"] else [("calibrated from", _runs([max(k, head["k"][0]) for k in floors]))]
 
 
 def _runs(layer_k: Sequence[int]) -> str:
@@ -192,7 +167,7 @@ def _layer_tables(found: dict[str, Any]) -> list[Table]:
         gaps = entry["gaps"]
         cells = [_spread(each, form) for each in entry["theta"]]
         theta.append([layer, str(entry["target"]), *cells, _gap_cell(gaps)])
-        least = head["calibrated_layer_k"][entry["layer"]]
+        least = head["layer_k"][entry["layer"]]
         kept.append([layer, *_by_k(ks, least, map(_kept, entry["kept"]))])
         quality.append([layer, *_by_k(ks, least, map(_quality, entry["r_squared"]))])
     tables = [
@@ -215,7 +190,7 @@ def _layer_tables(found: dict[str, Any]) -> list[Table]:
 def _head_tables(found: dict[str, Any]) -> list[Table]:
     head, layer, ks, form = found["header"], found["layer"], found["header"]["k"], _form(found["header"])
     theta, kept, quality = [], [], []
-    least = head["calibrated_layer_k"][layer]
+    least = head["layer_k"][layer]
     for entry in found["heads"]:
         name = str(entry["head"])
         theta.append([name, *("dense" if value is None else f"{value:{form}}" for value in entry["theta"])])
@@ -232,19 +207,6 @@ def _head_tables(found: dict[str, Any]) -> list[Table]:
     unit = "log theta" if head["placement"] == "post_softmax" else "theta"
     title = f"layer {layer}: R² of the fitted function, and its root mean square residual of {unit}"
     return [*tables, Table(title, by_k, quality)]
-
-
-def _curve_tables(found: dict[str, Any]) -> list[Table]:
-    curves, ks = found["error_curves"], found["header"]["k"]
-    if curves is None:
-        return []
-    if "layers" in found:
-        return [path_table(curves["lengths"], curves["path"])]
-    rows = [[str(entry["head"]), *(f"{error:.2g}" for error in entry["error"])]
-            for entry in found["heads"] if entry["error"] is not None]  # fmt: skip
-    title = f"layer {found['layer']}: error of a head alone, rows of {curves['lengths'][-1]} keys"
-    caption = "Of what the layer adds to the residual stream, relative to the stream; root of the mean square."
-    return [Table(title, ("head", "largest only", *(f"k = {k}" for k in ks)), rows, caption)] if rows else []
 
 
 def _by_k(ks: Sequence[int], least: int, cells: Iterable[str]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,19 +21,14 @@ if TYPE_CHECKING:
 def merge(
     shards: Annotated[list[Path], typer.Argument(metavar="SHARD", help="The files of all shards, in any order.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Write the table here: model.theta.")],
-    table: Annotated[
-        Path | None, typer.Option(help="The table of which toptheta curves has measured these shards of error curves.")
-    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the table that is there.")] = False,
 ) -> None:
-    """Merge the shards of a calibration into its table of thresholds, or those of error curves into a table.
+    """Merge the shards of a calibration into its table of thresholds.
 
     Shards that are missing, unfinished, there twice or of another calibration are refused by name.
     """
-    from ...calibration.error_state import ErrorState, extended_by
-    from ...calibration.shards import PartMerger, merged_files
+    from ...calibration.shards import merged_files
     from ...calibration.state import CalibrationState
-    from ...thresholds import ThresholdTable
     from ...thresholds.summary import in_words
 
     there = status(output, "a file", "--output")
@@ -42,14 +37,8 @@ def merge(
         if there and found and os.path.samestat(there, found):
             raise TopThetaValueError("--output", "a file of its own", f"the shard {shard}", "name another file")
     check_output(output, force)
-    merger: PartMerger[Any]
-    if table is None:
-        merger = merged_files(CalibrationState, shards)
-        made = merger.merged().table()
-    else:
-        measured = ThresholdTable.load(table)
-        merger = merged_files(ErrorState, shards)
-        made = extended_by(measured, merger)
+    merger = merged_files(CalibrationState, shards)
+    made = merger.merged().table()
     made.save(output)
     console = printing.console()
     printing.print_table(console, _listed(merger.parts))

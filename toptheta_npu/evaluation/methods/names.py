@@ -72,12 +72,6 @@ def _check_together(spec: MethodSpec, given: Mapping[str, Any]) -> None:
     if "gamma" in given and sdc != "exp_threshold":
         remedy = f"leave it out with sdc={sdc}"
         raise TopThetaCombinationError(f"{where}: gamma", "needs", "sdc=exp_threshold", remedy)
-    excluded = [f"{name}={value}" for name, value in (("selection", "union"), ("layer_k", "equal"))
-                if spec.options.get(name) == value]  # fmt: skip
-    if spec.budget and len(together := [*spec.budget, *excluded]) > 1:
-        target, *others = together
-        remedy = "leave one of them out"
-        raise TopThetaCombinationError(f"{where}: {target}", "excludes", " and ".join(others), remedy)
     if spec.selection == "union" and sdc not in ("none", "exact"):
         remedy = f"sdc={sdc} estimates what a head's own selection discards"
         raise TopThetaCombinationError(f"{where}: selection=union", "needs", "sdc=exact or sdc=none", remedy)

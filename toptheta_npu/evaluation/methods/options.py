@@ -69,19 +69,6 @@ def real_number(default: float, label: str) -> Option:
     return Option(default, read, label)
 
 
-def _target(label: str) -> Option:
-    """Make an option that is a number above 0, or None where nothing is said."""
-    number = real_number(0.0, "")
-
-    def read(where: str, word: str) -> float:
-        value = number.read(where, word)
-        if not value:
-            raise TopThetaValueError(where, "a number > 0", shown(word))
-        return float(value)
-
-    return Option(None, read, label)
-
-
 def compensations(sdc: str, vmc: bool, modes: Sequence[str] = ("none", "exact")) -> Mapping[str, Option]:
     """Make the options of SDC and VMC with these defaults."""
     words = one_of("true" if vmc else "false", ("true", "false"))
@@ -95,6 +82,4 @@ COMPENSATIONS = ("sdc", "vmc", "gamma")
 COMPENSATED = compensations("exact", vmc=True)
 AS_PUBLISHED = compensations("none", vmc=False)
 GAMMA = real_number(Compensation().gamma, "gamma {:g}")
-#: Targets in place of k, for which a table with error curves gives k for every head.
-TARGETS = {"target_error": _target("error {:g}"), "target_value_rows": _target("{:g} V rows")}
 SELECTION = one_of("own", get_args(Selection))

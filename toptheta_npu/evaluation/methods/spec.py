@@ -13,7 +13,7 @@ from ...errors import TopThetaValueError
 from ...thresholds import ThresholdTable
 from ..reads import Reads
 from .method import UNION_SUFFIX, Compensation, Method, Selection
-from .options import COMPENSATIONS, TARGETS, Option
+from .options import COMPENSATIONS, Option
 
 
 @dataclass(frozen=True)
@@ -123,17 +123,12 @@ class MethodSpec:
     @property
     def needs_table(self) -> bool:
         """Tell whether there is one such method per threshold table."""
-        return self.kind.needs_table or bool(self.budget)
+        return self.kind.needs_table
 
     @property
     def has_k(self) -> bool:
         """Tell whether there is one such method per k."""
-        return self.kind.has_k and not self.budget
-
-    @property
-    def budget(self) -> dict[str, float]:
-        """The targets in place of k, by name as `sparsify` takes them."""
-        return {name: value for name, value in self.values if name in TARGETS and value is not None}
+        return self.kind.has_k
 
     @property
     def calibrates(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 import numpy as np
@@ -11,9 +11,8 @@ from torch import Tensor
 
 from ...fallback.layout import count_true
 from ...fallback.prefill import RowChunk, Selector
-from ...thresholds import ThresholdTable
 from .method import UNION_SUFFIX, Compensation, Method, Selection
-from .options import COMPENSATED, SELECTION, TARGETS, one_of
+from .options import COMPENSATED, SELECTION, one_of
 from .selecting import by_selection, compensation_of, selected
 from .spec import MethodKind, MethodSpec, Setting
 
@@ -65,30 +64,7 @@ def top_k(
     )  # fmt: skip
 
 
-def select_top_k_of_heads(head_k: Sequence[int]) -> Selector:
-    """Keep the largest scores of every row, of each head as many as ``head_k`` [Hq] says."""
-    rules = [select_top_k(k) for k in head_k]
-
-    def select(chunk: RowChunk) -> Tensor:
-        heads = [chunk._replace(scores=chunk.scores[:, head : head + 1]) for head in range(len(rules))]
-        return torch.cat([rule(head) for rule, head in zip(rules, heads, strict=True)], dim=1)
-
-    return select
-
-
-def top_k_with_budget(table: ThresholdTable, targets: Mapping[str, float], compensation: Compensation) -> Method:
-    """Attend to as many of the largest of every row as each head has in the budget of a table: ranks, no thresholds."""
-    error, rows = targets.get("target_error"), targets.get("target_value_rows")
-    head_k = table.budget(target_error=error, target_value_rows=rows).head_k.tolist()
-    return Method(
-        f"Top-k{compensation.suffix(None)}", None,
-        lambda model: selected(model, lambda layer: select_top_k_of_heads(head_k[layer]), compensation),
-    )  # fmt: skip
-
-
 def _make(spec: MethodSpec, setting: Setting) -> Method:
-    if spec.budget:
-        return top_k_with_budget(setting.table, spec.budget, compensation_of(spec.compensation))
     k, targets = setting.k, setting.targets
     if spec.options["layer_k"] == "equal":
         targets = [k] * len(targets)
@@ -97,5 +73,5 @@ def _make(spec: MethodSpec, setting: Setting) -> Method:
 
 KIND = MethodKind(
     "top-k", "Top-k", make=_make,
-    options={**COMPENSATED, "selection": SELECTION, "layer_k": one_of("table", get_args(LayerK), "{} k"), **TARGETS},
+    options={**COMPENSATED, "selection": SELECTION, "layer_k": one_of("table", get_args(LayerK), "{} k")},
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Literal, get_args
 
@@ -16,7 +16,7 @@ from ...models import Recording, sparsify
 from ...models.fingerprint.model import check_table
 from ...thresholds import ThresholdTable
 from .method import UNION_SUFFIX, Compensation, Method, Selection
-from .options import COMPENSATED, GAMMA, SELECTION, TARGETS, compensations, one_of
+from .options import COMPENSATED, GAMMA, SELECTION, compensations, one_of
 from .selecting import by_selection, check_without_thresholds, selected
 from .spec import MethodKind, MethodSpec, Setting
 
@@ -113,36 +113,7 @@ def top_theta(
     )  # fmt: skip
 
 
-def top_theta_with_budget(
-    table: ThresholdTable, targets: Mapping[str, float], *, compensated: bool | Compensation = True
-) -> Method:
-    """Attend to what lies above the thresholds of a budget, with a k for every head.
-
-    Args:
-        table: the thresholds, with error curves.
-        targets: ``target_error`` or ``target_value_rows``, as in `sparsify`.
-        compensated: as in `top_theta`.
-
-    Raises:
-        TopThetaTypeError, TopThetaValueError: as ``ThresholdTable.budget``.
-    """
-    compensation = _compensation_of(table, int(table.k[0]), compensated)
-    budget = table.budget(
-        target_error=targets.get("target_error"), target_value_rows=targets.get("target_value_rows"),
-        sdc=compensation.sdc, vmc=compensation.vmc,
-    )  # fmt: skip
-    return Method(
-        f"Top-θ {table.placement.split('_')[0]}{compensation.suffix(table.placement)}", None,
-        lambda model: sparsify(
-            model, table, head_k=budget.head_k, sdc=compensation.sdc, sdc_gamma=compensation.gamma,
-            vmc=compensation.vmc, prefill="thresholded", statistics="summary",
-        ),
-    )  # fmt: skip
-
-
 def _make(spec: MethodSpec, setting: Setting) -> Method:
-    if spec.budget:
-        return top_theta_with_budget(setting.table, spec.budget, compensated=spec.compensation)
     return top_theta(setting.table, setting.k, compensated=spec.compensation, selection=spec.selection)
 
 
@@ -196,7 +167,7 @@ def _compensation_of(table: ThresholdTable, k: int, compensated: bool | Compensa
 
 KIND = MethodKind(
     "top-theta", "Top-θ", needs_table=True, make=_make,
-    options={**compensations("exact", vmc=True, modes=SDC_MODES), "gamma": GAMMA, "selection": SELECTION, **TARGETS},
+    options={**compensations("exact", vmc=True, modes=SDC_MODES), "gamma": GAMMA, "selection": SELECTION},
 )  # fmt: skip
 CAPPED = MethodKind(
     "top-theta-capped", "Top-θ", needs_table=True,

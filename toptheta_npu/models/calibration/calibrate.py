@@ -30,12 +30,11 @@ def calibrate(
     sequences: Sequences,
     *,
     k: int | Sequence[int] = 128,
-    placement: Placement = "pre_softmax",
+    placement: Placement = "post_softmax",
     estimator: Estimator = "algorithm1",
     alpha: float = 0.1,
     quantile: float | None = None,
     layer_k: Sequence[int] | None = None,
-    below_layer_k: bool = False,
     row_fraction: float = 1.0,
     top_k_at_calibration: bool = True,
     sdc: Literal["none", "exact"] = "exact",
@@ -59,14 +58,13 @@ def calibrate(
         sequences: token ids. A tensor [B, n] int64 or a list of ids, lists of ids or tensors [n] or [B, n]; what a
             tokenizer returns, whose attention mask tells the padding; or an iterable of these, such as a DataLoader.
         k: elements to keep; several with ``top_k_at_calibration=False``.
-        placement: compare scaled scores ("pre_softmax") or probabilities ("post_softmax").
+        placement: compare probabilities ("post_softmax"), which hold from row to row, or scaled scores ("pre_softmax"),
+            which one pass over K compares as they come.
         estimator: "algorithm1" averages the rows' own thresholds, "pooled" keeps k on average, "quantile" keeps at most
             k in a share of the rows.
         alpha: standard deviations added to the average (algorithm1 only).
         quantile: that share, above 0 and below 1 (quantile only): with 0.9, nine rows in ten keep at most k.
         layer_k: the least k of every layer, 0 for none; None: 512 in the first two layers, as in the paper.
-        below_layer_k: calibrate every k in every layer, also below its ``layer_k``: a budget (``head_k``) may then go
-            below it. The largest ``k`` must reach the largest ``layer_k``.
         row_fraction: share of the rows to look at.
         top_k_at_calibration: a layer passes on what it computes from its k largest scores, so that later
             layers are calibrated on what they will see at inference; else its dense output.
@@ -101,11 +99,11 @@ def calibrate(
         >>> model = LlamaForCausalLM(LlamaConfig(
         ...     hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, vocab_size=50)).eval()
         >>> models.calibrate(model, torch.randint(50, (4, 40)), k=8, layer_k=[0, 16])
-        ThresholdTable(pre_softmax, algorithm1, k=[8], 2 layers x 2 heads, lengths 9 to 40 (32 knots))
+        ThresholdTable(post_softmax, algorithm1, k=[8], 2 layers x 2 heads, lengths 9 to 40 (32 knots))
     """
     options = CalibrationOptions(
         k=k, placement=placement, estimator=estimator, alpha=alpha, quantile=quantile, layer_k=layer_k,
-        below_layer_k=below_layer_k, row_fraction=row_fraction, top_k_at_calibration=top_k_at_calibration, sdc=sdc,
+        row_fraction=row_fraction, top_k_at_calibration=top_k_at_calibration, sdc=sdc,
         vmc=vmc, seed=seed, decode_tokens=decode_tokens, longest=longest, progress=progress, provenance=provenance,
     )  # fmt: skip
     job = CalibrationJob(model, sequences, options, part=Part(), checkpoint=checkpoint, every=checkpoint_every)
@@ -146,7 +144,7 @@ def calibrate_discarded_mass(
         >>> model = LlamaForCausalLM(LlamaConfig(
         ...     hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, vocab_size=50)).eval()
         >>> texts = torch.randint(50, (4, 40))
-        >>> table = models.calibrate(model, texts, k=8, layer_k=[0, 0])
+        >>> table = models.calibrate(model, texts, k=8, layer_k=[0, 0], placement="pre_softmax")
         >>> models.calibrate_discarded_mass(model, table, texts).discarded_mass.shape == table.theta.shape
         True
     """
@@ -158,7 +156,7 @@ def calibrate_discarded_mass(
     texts = CalibrationTexts(model, sequences, longest, decode_tokens, min(ks))
     calibrator = Calibrator(
         table.num_layers, table.num_heads, k=ks, longest=texts.longest_row, placement=table.placement,
-        layer_k=table.calibrated_layer_k, row_fraction=row_fraction, seed=seed, dense_layers=sliding_layers(model),
+        layer_k=table.layer_k, row_fraction=row_fraction, seed=seed, dense_layers=sliding_layers(model),
     )  # fmt: skip
     if can_be_read_twice(sequences):
         calibrator.settings.check_rows(texts.rows())

@@ -56,7 +56,7 @@ def calibrate_distributed(
         >>> store = torch.distributed.HashStore()  # torchrun makes this needless
         >>> torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
         >>> models.calibrate_distributed(model, texts, k=8, layer_k=[0, 16])
-        ThresholdTable(pre_softmax, algorithm1, k=[8], 2 layers x 2 heads, lengths 9 to 40 (32 knots))
+        ThresholdTable(post_softmax, algorithm1, k=[8], 2 layers x 2 heads, lengths 9 to 40 (32 knots))
         >>> torch.distributed.destroy_process_group()
     """
     ranks = Ranks(group)

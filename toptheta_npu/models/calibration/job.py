@@ -52,12 +52,11 @@ class CalibrationOptions:
     """What `calibrate` can be told. Its docstring says what each means."""
 
     k: int | Sequence[int] = 128
-    placement: Placement = "pre_softmax"
+    placement: Placement = "post_softmax"
     estimator: Estimator = "algorithm1"
     alpha: float = 0.1
     quantile: float | None = None
     layer_k: Sequence[int] | None = None
-    below_layer_k: bool = False
     row_fraction: float = 1.0
     top_k_at_calibration: bool = True
     sdc: Literal["none", "exact"] = "exact"
@@ -214,7 +213,7 @@ class CalibrationJob(PartJob[CalibrationState]):
             num_layers(model), num_heads(model), k=targets, longest=longest,
             placement=options.placement, estimator=options.estimator, alpha=options.alpha, layer_k=options.layer_k,
             row_fraction=options.row_fraction, seed=options.seed, dense_layers=sliding_layers(model),
-            quantile=options.quantile, below_layer_k=options.below_layer_k,
+            quantile=options.quantile,
         )  # fmt: skip
 
     def run(self, meanwhile: Meanwhile | None = None) -> CalibrationState:

@@ -50,7 +50,7 @@ def calibrate_shard(
         >>> for index, path in enumerate(paths):  # in two processes
         ...     models.calibrate_shard(model, texts, index=index, count=2, path=path, k=8, layer_k=[0, 16])
         >>> models.merge_shards(paths)
-        ThresholdTable(pre_softmax, algorithm1, k=[8], 2 layers x 2 heads, lengths 9 to 40 (32 knots))
+        ThresholdTable(post_softmax, algorithm1, k=[8], 2 layers x 2 heads, lengths 9 to 40 (32 knots))
     """
     part, chosen = Part(index, count), CalibrationOptions(**options)
     CalibrationJob(model, sequences, chosen, part=part, checkpoint=path, every=checkpoint_every).run()

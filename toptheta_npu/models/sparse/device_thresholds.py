@@ -63,5 +63,5 @@ class DeviceThresholds:
 
 def _tensors(at_k: ThresholdsAtK) -> dict[str, Any]:
     """Return the fields that hold tensors, one per layer each."""
-    names = ("theta", "discarded_mass", "row_aims", "head_aims")
+    names = ("theta", "discarded_mass", "aims")
     return {name: part for name in names if (part := getattr(at_k, name)) is not None}

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-
-from torch import Tensor
+from collections.abc import Sequence
 
 from ...errors import TopThetaCombinationError, TopThetaValueError
-from ...thresholds import ThresholdsAtK
-from ...thresholds.budget import Budget
 from ...thresholds.lookup import Lookup
-from ...thresholds.targets import HeadK, Target, checked_head_k
+from ...thresholds.targets import Target
 from ...thresholds.uniform import UniformLookup
 from ..caches.rows import ForwardRows
 from .device_thresholds import DeviceThresholds
@@ -21,7 +17,7 @@ from .statistics import Recorder, Recording
 class SparseRun(Recording):
     """What `sparsify` yields: the statistics of the run, and how many elements its rows aim at.
 
-    :meth:`set_k`, :meth:`set_target_kept`, :meth:`set_head_k` and :meth:`set_tau` write other thresholds into the
+    :meth:`set_k`, :meth:`set_target_kept` and :meth:`set_tau` write other thresholds into the
     tensors that the layers read. Nothing is calibrated, compiled or captured again. They hold from the next step on:
     the next token, if they are called between two tokens. Any thread may call them. A step that another thread runs at
     that moment may use old thresholds in some layers, heads or rows and new ones in others. Each of them is one that
@@ -37,9 +33,6 @@ class SparseRun(Recording):
         target: Target,
         layers: Sequence[int],
         rows: ForwardRows,
-        check: Callable[[ThresholdsAtK], None],
-        choose_budget: Callable[..., Budget],
-        budget: Budget | None,
         tau: float | None,
     ) -> None:
         super().__init__(recorders)
@@ -48,9 +41,6 @@ class SparseRun(Recording):
         self._target = target
         self._layers = layers
         self._rows = rows
-        self._check_thresholds = check
-        self._choose_budget = choose_budget
-        self._budget = budget
         self._tau = tau
         self._sparsified = False
         self._ended = False
@@ -58,7 +48,7 @@ class SparseRun(Recording):
 
     @property
     def k(self) -> int | None:
-        """Elements to keep per row now; None with a share, a budget or a probability."""
+        """Elements to keep per row now; None with a share or a probability."""
         return self._target.k if self._tau is None else None
 
     @property
@@ -68,18 +58,8 @@ class SparseRun(Recording):
 
     @property
     def target_kept(self) -> float | None:
-        """The share of its keys that a row aims at now; None with a k or a budget."""
+        """The share of its keys that a row aims at now; None with a k or a probability."""
         return self._target.target_kept
-
-    @property
-    def head_k(self) -> Tensor | None:
-        """Elements to keep in every layer and head now, int64 [L, Hq], a copy; None with a k or a share."""
-        return None if self._target.head_k is None else self._target.head_k.clone()
-
-    @property
-    def budget(self) -> Budget | None:
-        """The budget that was chosen for a target, with what it is expected to lose and to read; None without one."""
-        return self._budget
 
     @property
     def dense_below(self) -> int:
@@ -134,50 +114,6 @@ class SparseRun(Recording):
         """
         self._change(Target(target_kept=target_kept, dense_below=self._target.dense_below))
 
-    def set_head_k(self, head_k: HeadK) -> None:
-        """Run the following steps with a budget: a k for every layer and head, as ``ThresholdTable.at`` has it.
-
-        Args:
-            head_k: integers [L, Hq], a tensor or a list of lists. 1 keeps the largest element alone, which needs
-                ``sdc="exact"`` and ``vmc=True``.
-
-        Raises:
-            TopThetaTypeError: ``head_k`` are not integers.
-            TopThetaValueError: it has another shape, a k lies outside the range for which its layer was calibrated, or
-                the compensations do not fit; or the context has ended; nothing changes.
-
-        Example:
-            >>> import torch
-            >>> from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
-            >>> from toptheta_npu.models import sparsify
-            >>> (model, _), table = load_tiny_llama(), load_tiny_llama_thresholds("pre_softmax")
-            >>> budget = torch.full((6, 8), 512)
-            >>> budget[2:, ::2], budget[2:, 1::2] = 32, 1
-            >>> with sparsify(model, table, k=64, statistics=True) as run:
-            ...     run.set_head_k(budget)
-            ...     _ = model.generate(torch.arange(600)[None], max_new_tokens=2, min_new_tokens=2, do_sample=False)
-            >>> run.statistics()[-1].kept[0, 1::2].tolist()
-            [1, 1, 1, 1]
-        """
-        self._change(Target(head_k=checked_head_k(head_k), dense_below=self._target.dense_below))
-
-    def set_target_error(self, target_error: float) -> None:
-        """Run the following steps with the budget that is expected to lose this, as ``ThresholdTable.budget`` has it.
-
-        Raises:
-            TopThetaTypeError, TopThetaValueError: as ``ThresholdTable.budget``; or the error curves were measured with
-                other compensations, or the context has ended; nothing changes.
-        """
-        self._change_budget(self._choose_budget(target_error=target_error))
-
-    def set_target_value_rows(self, target_value_rows: float) -> None:
-        """Run the following steps with the budget that is expected to read this many V rows a step and KV head.
-
-        Raises:
-            TopThetaTypeError, TopThetaValueError: as :meth:`set_target_error`.
-        """
-        self._change_budget(self._choose_budget(target_value_rows=target_value_rows))
-
     def set_tau(self, tau: float) -> None:
         """Run the following steps with another probability, in a context that was entered with one.
 
@@ -221,21 +157,17 @@ class SparseRun(Recording):
         with self._changing:
             self._ended = True
 
-    def _change_budget(self, budget: Budget) -> None:
-        self._change(Target(head_k=budget.head_k, dense_below=self._target.dense_below), budget)
-
-    def _change(self, target: Target, budget: Budget | None = None) -> None:
+    def _change(self, target: Target) -> None:
         with self._changing:
             if self._tau is not None:
                 remedy = "change tau with set_tau, or enter sparsify with a table"
                 raise TopThetaCombinationError("tau", "excludes", "a number of elements to keep", remedy)
             self._replace(self._lookup, target)
-            self._target, self._budget = target, budget
+            self._target = target
 
     def _replace(self, lookup: Lookup, target: Target) -> None:
         if self._ended:
             raise TopThetaValueError("k", "a context that lasts", "one that has ended", "enter sparsify again")
         at_k = lookup.at(target)
-        self._check_thresholds(at_k)
         self._sparsified = self.sparsified()
         self._thresholds.replace(at_k)

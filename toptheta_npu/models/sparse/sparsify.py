@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import get_args
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..._checks import MOST_TOKENS, Lse, PrefillMode, Sdc, check_choice, check_int, check_largest_only, check_modes
+from ..._checks import MOST_TOKENS, Lse, PrefillMode, Sdc, check_choice, check_int, check_modes
 from ..._warnings import warn_of_sdc_without_vmc
 from ...errors import TopThetaCombinationError, TopThetaTypeError, TopThetaValueError
 from ...thresholds import (
@@ -23,9 +22,8 @@ from ...thresholds import (
     ThresholdsAtK,
     ThresholdTable,
 )
-from ...thresholds.budget import Budget
 from ...thresholds.lookup import Lookup
-from ...thresholds.targets import DEFAULT_K, HeadK, Target, checked_head_k
+from ...thresholds.targets import DEFAULT_K, Target
 from ...thresholds.uniform import SHORTEST, UniformLookup, uniform_table
 from ..caches.rows import ForwardRows
 from ..fingerprint.model import check_table
@@ -55,9 +53,6 @@ def sparsify(
     lse: Lse = "exact",
     k: int | None = None,
     target_kept: float | None = None,
-    target_error: float | None = None,
-    target_value_rows: float | None = None,
-    head_k: HeadK | None = None,
     dense_below: int = 0,
     sdc: Sdc = "exact",
     sdc_gamma: float = 0.05,
@@ -87,13 +82,8 @@ def sparsify(
             that get more than this share of its attention, post-softmax. Nothing is calibrated.
         lse: what tau is a share of. "exact": the whole row, so that its scores are gone over twice. "sampled": what a
             sample of 400 of its keys tells of it, so that a step compares each score as it comes, as pre-softmax.
-        k: elements to keep per row, within the calibrated range; None: 128, unless another target is given.
+        k: elements to keep per row, within the calibrated range; None: 128, unless ``target_kept`` is given.
         target_kept: in place of k, the share of its keys that a row aims at, as in ``ThresholdTable.at``.
-        target_error: in place of k, how much may be lost: ``ThresholdTable.budget`` chooses k for every head, by error
-            curves in the table that were measured with the same ``sdc`` and ``vmc``.
-        target_value_rows: likewise, how many V rows a step may read per KV head on average.
-        head_k: in place of k, a budget: the elements to keep in every layer and head, [L, Hq], as in
-            ``ThresholdTable.at``. 1, the largest alone, needs ``sdc="exact"`` and ``vmc=True``.
         dense_below: rows of fewer keys are dense, also where that exceeds the table's lengths. A decode step in which
             all rows are that short runs PyTorch's attention, which is quicker there, unless statistics want to see
             its rows. docs/transformers.md says how long rows have to be before thresholds save time.
@@ -111,8 +101,8 @@ def sparsify(
             adds them up instead, so that any number of rows takes the same memory; True is ``"rows"``.
 
     Yields:
-        A `SparseRun`. Its ``set_k(k)``, ``set_target_kept(share)``, ``set_head_k(head_k)`` and ``set_tau(tau)`` change
-        the target between two steps; its ``statistics()`` are per layer the keys, kept elements and V rows of every
+        A `SparseRun`. Its ``set_k(k)``, ``set_target_kept(share)`` and ``set_tau(tau)`` change the
+        target between two steps; its ``statistics()`` are per layer the keys, kept elements and V rows of every
         row, these as the union over all query heads of a KV head, and its ``summaries()`` the sums.
 
     Raises:
@@ -152,8 +142,7 @@ def sparsify(
         check_table(model, thresholds)
     else:
         _check_alone(
-            thresholds=thresholds, k=k, target_kept=target_kept, target_error=target_error, head_k=head_k,
-            target_value_rows=target_value_rows, max_length=max_length,
+            thresholds=thresholds, k=k, target_kept=target_kept, max_length=max_length,
             lookup=None if lookup == "tabulated" else lookup,
             extrapolation=None if extrapolation == "nearest" else extrapolation,
         )  # fmt: skip
@@ -166,14 +155,9 @@ def sparsify(
     check_int("verify_tokens", verify_tokens, 1, MOST_TOKENS)
     kind = checked_statistics(statistics)
     _check_max_length(model, max_length)
-    choose_budget = partial(thresholds.budget, sdc=sdc, vmc=vmc)
-    aims = {"k": k, "target_kept": target_kept, "head_k": head_k}
-    budget = _budget(choose_budget, aims, target_error=target_error, target_value_rows=target_value_rows)
-    if budget is not None:
-        head_k = budget.head_k
-    elif all(aim is None for aim in aims.values()):
+    if k is None and target_kept is None:
         k = DEFAULT_K
-    target = Target(k, target_kept, dense_below, checked_head_k(head_k))
+    target = Target(k, target_kept, dense_below)
     prepared = (
         Lookup(thresholds, max_length, extrapolation, lookup, discarded_mass=sdc == "offline")
         if tau is None else UniformLookup(tau, thresholds.num_layers, thresholds.num_heads)
@@ -182,12 +166,6 @@ def sparsify(
     prepared.warn_beyond(stacklevel=3)
     mass = _offline_mass(thresholds, at_k) if sdc == "offline" else None
     check_modes(thresholds.placement, sdc, sdc_gamma, mass, "vmc" if vmc else None)
-
-    def check(thresholds: ThresholdsAtK) -> None:
-        if thresholds.keeps_largest_only:
-            check_largest_only(sdc, vmc)
-
-    check(at_k)
     warn_of_sdc_without_vmc(sdc, vmc, stacklevel=3)
     options = ThresholdOptions(sdc, sdc_gamma, vmc, prefill, verify_tokens, lse)
     recorders = make_recorders(model, kind) if kind else None
@@ -199,7 +177,7 @@ def sparsify(
 
     with attached(model, rule_of) as rows, generating(model):
         layers = [layer for layer in range(thresholds.num_layers) if layer not in sliding_layers(model)]
-        run = SparseRun(recorders, on_device, prepared, target, layers, rows, check, choose_budget, budget, tau)
+        run = SparseRun(recorders, on_device, prepared, target, layers, rows, tau)
         try:
             yield run
         finally:
@@ -213,16 +191,6 @@ def _check_alone(**others: object) -> None:
     for name, given in others.items():
         if given is not None:
             raise TopThetaCombinationError("tau", "excludes", name, "leave one of them out")
-
-
-def _budget(choose: Callable[..., Budget], aims: Mapping[str, object], **targets: float | None) -> Budget | None:
-    """Choose the budget for a target, if one is given, and nothing else beside it."""
-    given = [name for name, value in {**targets, **aims}.items() if value is not None]
-    if not any(name in targets for name in given):
-        return None
-    if len(given) > 1:
-        raise TopThetaValueError(given[0], f"one of {', '.join([*targets, *aims])}", " and ".join(given), "pass one")
-    return choose(**targets)
 
 
 def _devices(model: PreTrainedModel) -> set[torch.device]:

@@ -208,17 +208,12 @@ class ThresholdRule:
         wanted_by: Tensor | None,
         verified: bool = False,
     ) -> None:
-        """Record rows with what they aim at. A dense row aims at all its keys, and so does one that aims at nothing.
-
-        That is a head that keeps its largest element alone. There nothing is meant to pass.
-        """
+        """Record rows with what they aim at; a dense row aims at all its keys."""
         thresholds, keys = self._thresholds.on(call.query.device), call.rows.counts[:, None]
-        aims = thresholds.aim_rows(self._layer, call.rows.counts).long().transpose(1, 2)
-        sparse = (keys > thresholds.dense_up_to[self._layer]) & (aims > 0)
-        recorder.record(
-            call, kept, value_rows, empty & (aims > 0), wanted_by,
-            torch.where(sparse, torch.minimum(aims, keys), keys), verified=verified,
-        )  # fmt: skip
+        aims = thresholds.aim_rows(self._layer, call.rows.counts).long()[:, None]
+        sparse = keys > thresholds.dense_up_to[self._layer]
+        aims = torch.where(sparse, torch.minimum(aims, keys), keys).expand(kept.shape)
+        recorder.record(call, kept, value_rows, empty, wanted_by, aims, verified=verified)
 
     def _thresholds_and_options(self, call: AttentionCall, counts: Tensor | int) -> dict[str, Any]:
         """Look up thresholds [..., Hq] for rows of ``counts`` [...] keys, and the options that go with them."""
