@@ -27,7 +27,8 @@ from tests.calibration.parts import (
     shards,
 )
 from toptheta_npu import _sealed
-from toptheta_npu.calibration import Calibrator, part
+from toptheta_npu.calibration import Calibrator
+from toptheta_npu.calibration import state as state_module
 from toptheta_npu.calibration.arrays import STATE_OF
 from toptheta_npu.calibration.part import Part, WholeSet
 from toptheta_npu.calibration.shards import merge_shards
@@ -146,7 +147,7 @@ def test_missing_and_too_large_files(tmp_path, monkeypatch):
     with pytest.raises(TopThetaValueError, match="nothing: expected the state of a calibration, got no such file"):
         CalibrationState.load(tmp_path / "nothing")
     make().save(tmp_path / "state")
-    monkeypatch.setattr(part, "MAX_STATE_BYTES", 100)
+    monkeypatch.setattr(state_module, "MAX_STATE_BYTES", 100)
     with pytest.raises(TopThetaValueError, match="the state of a calibration of at most 100 bytes, got"):
         CalibrationState.load(tmp_path / "state")
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from safetensors import safe_open
 
 from .._files import checked_path, file_error
 from ..errors import TopThetaTypeError, TopThetaValueError, shortened, shown
 from ..thresholds import ThresholdTable
-from .part import Part, PartState
-from .state import CalibrationState
+from .part import Part
+from .state import KIND, CalibrationState
 
-State = TypeVar("State", bound=PartState)
 _REMEDY = "give every shard of one calibration, each once"
 
 
@@ -28,7 +27,7 @@ class MergedPart(NamedTuple):
     tokens: int
 
 
-class PartMerger(Generic[State]):
+class PartMerger:
     """Add up the parts of one calibration; each is looked at before it counts.
 
     Attributes:
@@ -48,10 +47,10 @@ class PartMerger(Generic[State]):
 
     def __init__(self) -> None:
         self.parts: list[MergedPart] = []
-        self._merged: State | None = None
+        self._merged: CalibrationState | None = None
         self._provenance: dict[str, list[str]] = {}
 
-    def add(self, name: object, state: State) -> None:
+    def add(self, name: object, state: CalibrationState) -> None:
         """Add the part ``state``, which is the merger's own from then on; ``name`` is for the error messages.
 
         Raises:
@@ -70,10 +69,10 @@ class PartMerger(Generic[State]):
         if self._merged is None:
             self._merged = state
         else:
-            self._merged.merge(state)
+            self._merged.calibrator.merge(state.calibrator)
             self._merged.seen += state.seen
 
-    def merged(self) -> State:
+    def merged(self) -> CalibrationState:
         """Give the sum of all parts.
 
         Raises:
@@ -89,14 +88,12 @@ class PartMerger(Generic[State]):
         self._merged.provenance = {key: "; ".join(texts) for key, texts in self._provenance.items()}
         return self._merged
 
-    def _check(self, name: object, state: State, first: State) -> None:
+    def _check(self, name: object, state: CalibrationState, first: CalibrationState) -> None:
         different = first.differences(state, "there")
         if state.part.count != first.part.count:
             different.append(f"count={state.part.count} (there {first.part.count})")
         elif state.whole != first.whole:
             different.append("other sequences")
-        if state.stage() != first.stage():
-            different.append(f"{state.stage()} (there {first.stage()})")
         if different:
             got = f"one with {', '.join(different)}"
             raise file_error(name, f"a shard of the same calibration as {self.parts[0].name}", got, _REMEDY)
@@ -106,13 +103,13 @@ class PartMerger(Generic[State]):
                 raise file_error(name, f"another shard of the {state.part.count}", got, _REMEDY)
 
 
-def merged_parts(parts: Iterable[tuple[object, State]]) -> State:
+def merged_parts(parts: Iterable[tuple[object, CalibrationState]]) -> CalibrationState:
     """Add up the parts of one calibration, each with its name.
 
     Raises:
         TopThetaValueError: one is missing, not finished, there twice or of another calibration.
     """
-    merger: PartMerger[State] = PartMerger()
+    merger = PartMerger()
     for name, state in parts:
         merger.add(name, state)
     return merger.merged()
@@ -140,30 +137,30 @@ def merge_shards(paths: Sequence[str | os.PathLike[str]]) -> ThresholdTable:
         Traceback (most recent call last):
         toptheta_npu.errors.TopThetaValueError: shards: expected one or more, got none; give each of them once
     """
-    return merged_files(CalibrationState, paths).merged().table()
+    return merged_files(paths).merged().table()
 
 
-def merged_files(kind: type[State], paths: Sequence[str | os.PathLike[str]]) -> PartMerger[State]:
-    """Add up the shards of one kind in files by their indices, so that the order of ``paths`` does not matter.
+def merged_files(paths: Sequence[str | os.PathLike[str]]) -> PartMerger:
+    """Add up the shards in files by their indices, so that the order of ``paths`` does not matter.
 
     Raises:
         TopThetaTypeError, TopThetaValueError: as `merge_shards`, but for missing shards.
     """
     if not isinstance(paths, (list, tuple)):
         raise TopThetaTypeError("paths", "a list of the shards' files", shown(paths))
-    merger: PartMerger[State] = PartMerger()
-    for path in sorted(paths, key=lambda path: _index_in(kind, path)):
-        merger.add(path, kind.load(path))
+    merger = PartMerger()
+    for path in sorted(paths, key=_index_in):
+        merger.add(path, CalibrationState.load(path))
     return merger
 
 
-def _index_in(kind: type[PartState], path: str | os.PathLike[str]) -> int:
+def _index_in(path: str | os.PathLike[str]) -> int:
     """Read what a file says of its index alone. What cannot be read comes first, to be refused."""
     if not checked_path(path).is_file():
         return -1
     try:
         with safe_open(str(path), framework="pt") as file:
-            return int(json.loads(file.metadata()[kind.KIND.key])["index"])
+            return int(json.loads(file.metadata()[KIND.key])["index"])
     # whatever is wrong with it, loading says so in words
     except Exception:
         return -1

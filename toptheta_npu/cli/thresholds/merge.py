@@ -28,7 +28,6 @@ def merge(
     Shards that are missing, unfinished, there twice or of another calibration are refused by name.
     """
     from ...calibration.shards import merged_files
-    from ...calibration.state import CalibrationState
     from ...thresholds.summary import in_words
 
     there = status(output, "a file", "--output")
@@ -37,7 +36,7 @@ def merge(
         if there and found and os.path.samestat(there, found):
             raise TopThetaValueError("--output", "a file of its own", f"the shard {shard}", "name another file")
     check_output(output, force)
-    merger = merged_files(CalibrationState, shards)
+    merger = merged_files(shards)
     made = merger.merged().table()
     made.save(output)
     console = printing.console()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
@@ -12,9 +11,10 @@ from transformers import PreTrainedModel
 from ..._files import checked_path
 from ...calibration.part import Part
 from ...calibration.shards import merged_parts
+from ...calibration.state import CalibrationState
 from ...errors import TopThetaValueError
 from ...thresholds import ThresholdTable
-from .job import CalibrationJob, CalibrationOptions, Meanwhile, PartJob, State
+from .job import CalibrationJob, CalibrationOptions
 from .ranks import Message, Ranks
 from .texts import Sequences
 
@@ -61,20 +61,20 @@ def calibrate_distributed(
     """
     ranks = Ranks(group)
     with ranks.telling():
-        path, part = own_file(checkpoint, ranks), Part(ranks.rank, ranks.count)
+        path, part = _own_file(checkpoint, ranks), Part(ranks.rank, ranks.count)
         chosen = CalibrationOptions(**options)
         job = CalibrationJob(model, sequences, chosen, part=part, checkpoint=path, every=checkpoint_every)
-        check_same(ranks, job)
-        state = in_step(ranks, job.run)
-    return merged_parts(all_parts(ranks, state)).table()
+        _check_same(ranks, job)
+        state = _in_step(ranks, job)
+    return merged_parts(_all_parts(ranks, state)).table()
 
 
-def own_file(checkpoint: str | os.PathLike[str] | None, ranks: Ranks) -> str | None:
+def _own_file(checkpoint: str | os.PathLike[str] | None, ranks: Ranks) -> str | None:
     """Name the file of this rank."""
     return None if checkpoint is None else f"{checked_path(checkpoint)}.rank{ranks.rank}"
 
 
-def check_same(ranks: Ranks, job: PartJob[Any]) -> None:
+def _check_same(ranks: Ranks, job: CalibrationJob) -> None:
     """Raise TopThetaValueError, in all ranks, where one was given something else than the first."""
     mine = {**job.state.described(), "fingerprint": job.state.fingerprint, "sequences": job.digest_of_texts()}
     first, *others = (message.about for message in ranks.meet(Message(about=mine)))
@@ -86,26 +86,26 @@ def check_same(ranks: Ranks, job: PartJob[Any]) -> None:
             raise TopThetaValueError(f"rank {rank}", "what rank 0 was given", named, remedy)
 
 
-def in_step(ranks: Ranks, run: Callable[[Meanwhile], State]) -> State:
+def _in_step(ranks: Ranks, job: CalibrationJob) -> CalibrationState:
     """Run a part, and meet the other ranks until all have run theirs."""
 
     def go_on() -> None:
         ranks.meet(Message())
 
-    state = run(go_on)
+    state = job.run(go_on)
     while not all(message.done for message in ranks.meet(Message(done=True))):
         pass
     return state
 
 
-def all_parts(ranks: Ranks, state: State) -> list[tuple[str, State]]:
+def _all_parts(ranks: Ranks, state: CalibrationState) -> list[tuple[str, CalibrationState]]:
     """Give every rank the states of all, with the names of the ranks, in their order."""
-    parts: list[tuple[str, State]] = []
+    parts: list[tuple[str, CalibrationState]] = []
     error, content = None, state.to_bytes()
     for rank in range(ranks.count):
         received = ranks.from_rank(rank, content if rank == ranks.rank else None)
         try:
-            parts.append((f"rank {rank}", type(state).from_bytes(f"rank {rank}", received)))
+            parts.append((f"rank {rank}", CalibrationState.from_bytes(f"rank {rank}", received)))
         except Exception as failure:  # the others still wait for what this rank has
             error = error or failure
     if error is not None:

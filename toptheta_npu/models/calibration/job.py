@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, Literal, TypeVar
+from typing import Literal
 
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -17,7 +17,7 @@ from ..._checks import check_choice, check_int, check_modes
 from ..._files import check_writable, checked_path
 from ..._warnings import warn_of_sdc_without_vmc
 from ...calibration import Calibrator
-from ...calibration.part import Part, PartState, SeenSequence, WholeSet, check_texts, refuse_other
+from ...calibration.part import Part, SeenSequence, WholeSet, check_texts, refuse_other
 from ...calibration.state import CalibrationState
 from ...errors import (
     Setting,
@@ -38,12 +38,7 @@ from .rows import TopK
 from .texts import CalibrationTexts, Sequences
 from .token_sequences import can_be_read_twice
 
-State = TypeVar("State", bound=PartState)
 Progress = Callable[[int], None]
-#: Chooses rows of a sequence by their number and its index.
-RowsOf = Callable[[int, int], Tensor]
-#: Runs texts whose rows are chosen so, and is told what to call after each.
-Observe = Callable[[RowsOf, Progress], None]
 Meanwhile = Callable[[], None]
 
 
@@ -90,91 +85,21 @@ class CalibrationOptions:
         return attend_of
 
 
-class PartJob(Generic[State]):
-    """One part of a calibration, resumed where its file is there already.
+class CalibrationJob:
+    """One part of a calibration, ready to run.
 
     Args:
-        texts: the sequences.
-        fresh: the state of the part before its first sequence.
-        checkpoint: the file of the state; None: none is kept.
+        model, sequences, options: as in `calibrate`.
+        part: which sequences to run.
+        checkpoint: the file of the state; None: none is kept. The work goes on from what is there.
         every: sequences from one writing of it to the next.
 
     Attributes:
         state: of the part.
 
     Raises:
-        TopThetaTypeError, TopThetaValueError: the file cannot be read or written, or holds something else.
-    """
-
-    def __init__(self, texts: PartOfTexts, fresh: State, checkpoint: str | os.PathLike[str] | None, every: int) -> None:
-        self._texts, self._every = texts, every
-        self._checkpoint = None if checkpoint is None else checked_path(checkpoint)
-        self.state = fresh if self._checkpoint is None else _resumed(self._checkpoint, fresh)
-
-    def digest_of_texts(self) -> str | None:
-        """Compute the digest of all sequences. Return None where they can be read only once."""
-        return self._texts.digest()
-
-    def run_rest(self, observe: Observe, rows: RowsOf, progress: Progress | None, meanwhile: Meanwhile | None) -> None:
-        """Run what is left of the part, and keep the state.
-
-        Args:
-            observe: runs the texts; it is told how to choose rows, and calls back after each sequence.
-            rows: chooses rows by their number and the sequence's index in the whole calibration.
-            progress: called with the number of the part's sequences done.
-            meanwhile: called as often as the state is kept.
-
-        Raises:
-            TopThetaValueError: the sequences are not those of the state, or it cannot be written.
-        """
-        state, before = self.state, len(self.state.seen)
-        self._texts.begin(state.part, list(state.seen), self._checkpoint)
-
-        def rows_of_sequence(count: int, index: int) -> Tensor:
-            return rows(count, state.part.index + (before + index) * state.part.count)
-
-        def done(_: int) -> None:
-            state.seen.append(self._texts.handed_out.popleft())
-            if len(state.seen) % self._every == 0:
-                self.keep()
-                if meanwhile is not None:
-                    meanwhile()
-            if progress is not None:
-                progress(len(state.seen))
-
-        observe(rows_of_sequence, done)
-        state.whole = self._texts.whole
-        self.keep()
-
-    def keep(self) -> None:
-        """Write the state to its file.
-
-        Raises:
-            TopThetaValueError: it cannot be written.
-        """
-        if self._checkpoint is None:
-            return
-        try:
-            self.state.save(self._checkpoint)
-        except TopThetaValueError as error:
-            cause = error.__cause__
-            if not isinstance(cause, OSError):
-                raise
-            got = f"{cause.strerror or cause} after {len(self.state.seen)} sequences"
-            remedy = "what was written before is intact: make room and call again, and the work goes on from there"
-            raise TopThetaValueError(str(self._checkpoint), "a place for the state", got, remedy) from error
-
-
-class CalibrationJob(PartJob[CalibrationState]):
-    """One part of a calibration, ready to run.
-
-    Args:
-        model, sequences, options: as in `calibrate`.
-        part: which sequences to run.
-        checkpoint, every: as in `PartJob`.
-
-    Raises:
-        TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: as `calibrate`.
+        TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: as `calibrate`; or the file cannot be read
+            or written, or holds something else.
 
     Warns:
         SdcWithoutVmcWarning: as `calibrate`, where the caller of this class is called.
@@ -196,7 +121,7 @@ class CalibrationJob(PartJob[CalibrationState]):
             warn_of_sdc_without_vmc(options.sdc, options.vmc, stacklevel=3)
         check_int("checkpoint_every", every, 1)
         self._model, self._options = model, options
-        texts = PartOfTexts(model, sequences, options.longest, options.decode_tokens, min(targets))
+        self._texts = texts = PartOfTexts(model, sequences, options.longest, options.decode_tokens, min(targets))
         calibrator = self._calibrator(targets, texts.longest_row)
         if can_be_read_twice(sequences):
             calibrator.settings.check_rows(texts.rows())
@@ -205,7 +130,9 @@ class CalibrationJob(PartJob[CalibrationState]):
             dtype=dtype_of(model), run=_run_of(options), part=part,
             provenance={**told_dense(sliding_layers(model), window_in_words(model)), **(options.provenance or {})},
         )  # fmt: skip
-        super().__init__(texts, fresh, checkpoint, every)
+        self._every = every
+        self._checkpoint = None if checkpoint is None else checked_path(checkpoint)
+        self.state = fresh if self._checkpoint is None else _resumed(self._checkpoint, fresh)
 
     def _calibrator(self, targets: Sequence[int], longest: int) -> Calibrator:
         model, options = self._model, self._options
@@ -216,19 +143,54 @@ class CalibrationJob(PartJob[CalibrationState]):
             quantile=options.quantile,
         )  # fmt: skip
 
+    def digest_of_texts(self) -> str | None:
+        """Compute the digest of all sequences. Return None where they can be read only once."""
+        return self._texts.digest()
+
     def run(self, meanwhile: Meanwhile | None = None) -> CalibrationState:
         """Run what is left of the part. Call ``meanwhile`` as often as the state is kept.
 
         Raises:
             TopThetaValueError: the sequences are not those of the state, or it cannot be written.
         """
-        calibrator, attend_of = self.state.calibrator, self._options.attend_of(self.state.calibrator)
+        state, before, progress = self.state, len(self.state.seen), self._options.progress
+        calibrator, attend_of = state.calibrator, self._options.attend_of(state.calibrator)
+        self._texts.begin(state.part, list(state.seen), self._checkpoint)
 
-        def observe(rows: RowsOf, done: Progress) -> None:
-            observe_model(self._model, self._texts, rows, calibrator, attend_of, done)
+        def rows(count: int, index: int) -> Tensor:
+            return calibrator.rows_to_observe(count, state.part.index + (before + index) * state.part.count)
 
-        self.run_rest(observe, calibrator.rows_to_observe, self._options.progress, meanwhile)
-        return self.state
+        def done(_: int) -> None:
+            state.seen.append(self._texts.handed_out.popleft())
+            if len(state.seen) % self._every == 0:
+                self._keep()
+                if meanwhile is not None:
+                    meanwhile()
+            if progress is not None:
+                progress(len(state.seen))
+
+        observe_model(self._model, self._texts, rows, calibrator, attend_of, done)
+        state.whole = self._texts.whole
+        self._keep()
+        return state
+
+    def _keep(self) -> None:
+        """Write the state to its file.
+
+        Raises:
+            TopThetaValueError: it cannot be written.
+        """
+        if self._checkpoint is None:
+            return
+        try:
+            self.state.save(self._checkpoint)
+        except TopThetaValueError as error:
+            cause = error.__cause__
+            if not isinstance(cause, OSError):
+                raise
+            got = f"{cause.strerror or cause} after {len(self.state.seen)} sequences"
+            remedy = "what was written before is intact: make room and call again, and the work goes on from there"
+            raise TopThetaValueError(str(self._checkpoint), "a place for the state", got, remedy) from error
 
 
 class PartOfTexts(CalibrationTexts):
@@ -280,12 +242,12 @@ def dtype_of(model: PreTrainedModel) -> str:
     return str(model.dtype).removeprefix("torch.")
 
 
-def _resumed(path: Path, fresh: State) -> State:
+def _resumed(path: Path, fresh: CalibrationState) -> CalibrationState:
     """Load the state in ``path`` and check it against ``fresh``. Return ``fresh`` itself where there is no file yet."""
     check_writable(path)
     if not os.path.lexists(path):
         return fresh
-    found = type(fresh).load(path)
+    found = CalibrationState.load(path)
     different = fresh.differences(found)
     for name in ("index", "count"):
         mine, theirs = getattr(fresh.part, name), getattr(found.part, name)
