@@ -119,7 +119,9 @@ def select_and_attend(
         here = (slice(None), slice(None), chunk.rows)
         selected = select(chunk) & chunk.visible
         empty = ~any_true(selected, -1) & (chunk.n > 0)
-        keep = never_empty(selected, chunk.scores) if empty.any() else selected
+        # a look at the rows spares work on a CPU, and has to wait for any other device
+        spared = query.is_cpu and not empty.any()
+        keep = selected if spared else never_empty(selected, chunk.scores)
         kept = count_true(keep)
         # E counts every other element; without it, a rule may drop the largest ones however far they lie above the rest
         largest = None if sdc != "none" else chunk.scores.masked_fill(~keep, -torch.inf).amax(-1)
@@ -154,15 +156,18 @@ def row_chunks(
 ) -> Iterator[RowChunk]:
     """Yield the scores of consecutive rows, causal and padded; the keys end with the query's own rows.
 
-    Row i of Q rows sits at key position S - Q + i. ``rows_wanted`` (ascending) restricts to some rows;
-    a chunk's ``rows`` then counts within them.
+    Row i of Q rows sits at key position S - Q + i. ``rows_wanted`` (ascending, on the CPU) restricts to some
+    rows; a chunk's ``rows`` then counts within them.
     """
     batch, heads, count, head_dim = query.shape
     capacity = key.shape[2]
     position = torch.arange(capacity, device=query.device)
     row_position = position[capacity - count :]
+    # the same on the host, where a look at a number does not wait for the device
+    known = torch.arange(capacity - count, capacity, device="cpu")
     if rows_wanted is not None:
-        query, row_position = query[:, :, rows_wanted], row_position[rows_wanted]
+        here = rows_wanted.to(query.device)
+        query, row_position, known = query[:, :, here], row_position[here], known[rows_wanted]
     starts, lengths = valid_range(query, capacity, key_start, actual_seq_lengths)
     valid = valid_keys(capacity, lengths, starts)[:, 0]  # [B, S]
     padded = key_start is not None or actual_seq_lengths is not None
@@ -172,9 +177,9 @@ def row_chunks(
     for begin in range(0, len(row_position), size):
         rows = slice(begin, min(begin + size, len(row_position)))
         row = row_position[rows]
-        span = int(row[-1]) + 1
+        span = int(known[rows.stop - 1]) + 1
         visible = ((position[:span] <= row[:, None]) & valid[:, None, :span] & valid[:, row, None])[:, None]
-        hidden_from = 0 if padded else int(row[0]) + 1
+        hidden_from = 0 if padded else int(known[begin]) + 1
         with torch.autocast(query.device.type, enabled=False):
             query_rows, visible_keys = queries[:, :, rows], keys[:, :, :span]
             scores = attention_scores(query_rows, visible_keys, scale)

@@ -90,6 +90,7 @@ def _figures(found: Measurement) -> dict[str, Any]:
     reads = found.reads_all
     return {
         "nats": round(found.scores[0], 8), "value_rows": round(reads.value_rows_mean, 3),
+        "value_rows_p95": round(reads.value_rows_p95, 3),
         "kept": round(reads.kept_mean, 3), "keys": round(reads.keys_mean, 3),
         "key_rows": round(reads.key_rows_mean or 0.0, 3),
         "kept_over_target": None if reads.kept_over_target is None else round(reads.kept_over_target, 5),

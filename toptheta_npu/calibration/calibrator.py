@@ -20,6 +20,7 @@ from .assembly import Statistics, assemble, check_complete
 from .discarded import DiscardedMass
 from .moments import Moments
 from .observation import Observation, check_rows, look
+from .on_device import ScoreBlocks, look_through
 from .settings import CalibrationSettings, default_layer_k
 from .sketch import SurvivalSketch
 
@@ -153,8 +154,16 @@ class Calibrator:
         """
         return look(self.settings, self._knots, layer, scores, lengths, ranked, learnable_sink)
 
+    def look_through(self, layer: int, blocks: ScoreBlocks, learnable_sink: Tensor | None = None) -> Observation:
+        """Find what :meth:`look` finds in some rows in all rows of a layer, on the device that holds their scores.
+
+        Raises:
+            TopThetaValueError: a score is NaN or +inf.
+        """
+        return look_through(self.settings, self._knots, layer, blocks, learnable_sink)
+
     def add(self, seen: Observation) -> None:
-        """Add what :meth:`look` has found.
+        """Add what :meth:`look` or :meth:`look_through` has found.
 
         Raises:
             TopThetaValueError: a row's own threshold is not finite, or a counter of a sketch would overflow.

@@ -23,6 +23,7 @@ from ..thresholds.knots import Floats, bucket_of, fill_gaps
 from ..thresholds.lookup import Lookup
 from .arrays import Arrays, Statistic, arrays_of, fill, named
 from .moments import Moments
+from .on_device import ScoreBlocks
 
 #: What the names of a table's tensors begin with in a state.
 _TABLE = "discarded_table."
@@ -71,6 +72,18 @@ class DiscardedMass:
         theta = np.array([self._lookup.calibrated_rows(knot, layer, lengths.numpy()) for knot in knots])
         mass = np.array([_discarded(rows, torch.from_numpy(theta[:, head])) for head, rows in enumerate(scores)])
         return Masses(layer, mass, lengths)
+
+    def look_through(self, layer: int, blocks: ScoreBlocks, learnable_sink: Tensor | None = None) -> Masses:
+        """Find what all rows of a layer discard, on the device that holds their scores."""
+        del learnable_sink
+        knots = range(len(self.table.k))
+        rows = [self._lookup.calibrated_rows(knot, layer, blocks.lengths.numpy()) for knot in knots]
+        theta, start, parts = blocks.to_device(np.array(rows)), 0, []
+        for scores in blocks:
+            part = theta[:, :, start : start + scores.shape[1]]
+            parts.append(torch.stack([_mass(rows, part[:, head]) for head, rows in enumerate(scores)]))
+            start += scores.shape[1]
+        return Masses(layer, torch.cat(parts, -1).cpu().numpy(), blocks.lengths)
 
     def add(self, seen: Masses) -> None:
         """Add what :meth:`look` has found."""
@@ -145,14 +158,14 @@ class DiscardedMass:
 
 def _discarded(scores: Tensor, theta: Tensor) -> np.ndarray:
     """Sum the mass that each of ``theta`` [K, rows] leaves out of ``scores`` [rows, S]: float32 [K, rows]."""
-    mass = torch.zeros_like(theta)
-    for start in range(0, len(scores), _ROWS_PER_PASS):
-        part = slice(start, start + _ROWS_PER_PASS)
-        rows = scores[part]
-        largest, position = rows.max(dim=-1, keepdim=True)
-        weight = torch.exp(rows - largest)
-        for row_mass, row_theta in zip(mass[:, part], theta[:, part], strict=True):
-            kept = (rows > row_theta[:, None]).scatter_(1, position, True)
-            row_mass.copy_(weight.masked_fill(kept, 0.0).sum(dim=-1))
-    result: np.ndarray = mass.numpy()
+    parts = [slice(start, start + _ROWS_PER_PASS) for start in range(0, len(scores), _ROWS_PER_PASS)]
+    result: np.ndarray = torch.cat([_mass(scores[part], theta[:, part]) for part in parts], 1).numpy()
     return result
+
+
+def _mass(rows: Tensor, theta: Tensor) -> Tensor:
+    largest, position = rows.max(dim=-1, keepdim=True)
+    weight = torch.exp(rows - largest)
+    return torch.stack([
+        weight.masked_fill((rows > own[:, None]).scatter_(1, position, True), 0.0).sum(dim=-1) for own in theta
+    ])  # fmt: skip

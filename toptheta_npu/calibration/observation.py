@@ -63,15 +63,23 @@ def look(
     else:
         ranked = take_rows(ranked.detach().cpu(), long)
     # The softmax keeps the order, so only the one element per row is turned into a probability.
-    ranked = ranked if lse is None else ranked - lse
+    add_ranked(settings, found, ranked if lse is None else ranked - lse, buckets, long_lengths, targets)
+    return found
+
+
+def add_ranked(
+    settings: CalibrationSettings, found: Observation, ranked: Tensor, buckets: Tensor, lengths: Tensor,
+    targets: Sequence[int],
+) -> None:  # fmt: skip
+    """Add the rows' own thresholds, float32 [Hq, rows, K], scores or logarithms of probabilities, to ``found``."""
+    post = settings.placement == "post_softmax"
     for own, target in zip(ranked.unbind(-1), targets, strict=True):
-        chosen = long_lengths > target
+        chosen = lengths > target
         values, places = own[:, chosen], buckets[chosen]
         if settings.estimator == "quantile":
             found.sketches.append(SurvivalSketch.of(values.unsqueeze(-1), places))
         else:
-            found.thresholds.append(((values if lse is None else values.exp()).numpy(), places.numpy()))
-    return found
+            found.thresholds.append(((values.exp() if post else values).numpy(), places.numpy()))
 
 
 def check_rows(settings: CalibrationSettings, layer: int, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:

@@ -118,9 +118,12 @@ def sample_rows(count: int, fraction: float, generator: torch.Generator) -> Tens
     return torch.randperm(count, generator=generator, device="cpu")[:chosen].sort().values
 
 
-def take_rows(values: Tensor, rows: Tensor) -> Tensor:
-    """Take ``values[:, rows]`` for one or more ascending ``rows``, without a copy where they are neighbours."""
+def take_rows(values: Tensor, rows: Tensor, here: Tensor | None = None) -> Tensor:
+    """Take ``values[:, rows]`` for one or more ascending ``rows``, without a copy where they are neighbours.
+
+    ``rows`` are on the CPU, and ``here`` are the same where ``values`` are; None: there, too.
+    """
     first, last = int(rows[0]), int(rows[-1])
     if last - first + 1 == len(rows):
         return values[:, first : last + 1]
-    return values[:, rows]
+    return values[:, rows if here is None else here]

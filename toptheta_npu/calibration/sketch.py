@@ -102,8 +102,16 @@ class SurvivalSketch:
         for heads in _passes(len(data), data[0].size) if len(present) else ():
             made.smallest[heads], made.largest[heads] = _ranges(data[heads], local)
             counts[heads] = _histograms(data[heads], local, made.smallest[heads], made.largest[heads])
-        made.counts = _as_uint32(counts)
+        made.set_counts(counts)
         return made, present
+
+    def set_counts(self, counts: Integers) -> None:
+        """Set the counts of all cells, int64 [H, R, 112].
+
+        Raises:
+            TopThetaValueError: a count does not fit 32 bits.
+        """
+        self.counts = _as_uint32(counts)
 
     def merge(self, other: SurvivalSketch, buckets: Integers | None = None) -> None:
         """Add what ``other`` has seen; the result is the sketch of all rows together, exactly.
@@ -204,6 +212,12 @@ def _counting() -> ModuleType:
 def _ranges(data: np.ndarray, cells: Integers) -> tuple[np.ndarray, np.ndarray]:
     """Find the smallest visible and the largest element of each cell, float32 [H, P], of rows [H, N, n]."""
     low, high = _counting().row_ranges(data.reshape(-1, data.shape[-1]))
+    check_ends(low, high)
+    return ends_of_cells(low.reshape(data.shape[:2]), high.reshape(data.shape[:2]), cells)
+
+
+def check_ends(low: np.ndarray, high: np.ndarray) -> None:
+    """Raise TopThetaValueError unless the smallest visible and the largest elements of rows are scores."""
     if not (high < _LARGEST_SCORE).all() or not (low > -_LARGEST_SCORE).all():
         raise TopThetaValueError(
             "values",
@@ -211,8 +225,12 @@ def _ranges(data: np.ndarray, cells: Integers) -> tuple[np.ndarray, np.ndarray]:
             "NaN, +inf or a huge number",
             "mask with -inf, not with the lowest number of the dtype",
         )
+
+
+def ends_of_cells(low: np.ndarray, high: np.ndarray, cells: Integers) -> tuple[np.ndarray, np.ndarray]:
+    """Find the smallest and the largest of ``low`` and ``high`` [H, N] in each cell, float32 [H, P]."""
     order, starts = np.argsort(cells, kind="stable"), np.flatnonzero(np.diff(np.sort(cells), prepend=-1))
-    low, high = (ends.reshape(data.shape[:2])[:, order] for ends in (low, high))
+    low, high = low[:, order], high[:, order]
     # 0 is added since -0 is as small as 0, and the state is to depend on the elements alone
     return np.minimum.reduceat(low, starts, axis=1) + 0.0, np.maximum.reduceat(high, starts, axis=1) + 0.0
 

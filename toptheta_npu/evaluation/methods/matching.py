@@ -87,7 +87,7 @@ class _Observer(_Dense):
 
     def attend(self, call: AttentionCall) -> Tensor:
         where = {name: part for name, part in call.prompt.items() if name != "value"}
-        for chunk in row_chunks(call.query, rows_wanted=self._wanted.to(call.query.device), **where):
+        for chunk in row_chunks(call.query, rows_wanted=self._wanted, **where):
             place = self._place(chunk)
             sizes = block_sizes(chunk, self._size).expand_as(place)
             # not every device has float64 or counts in the same order twice

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from ...calibration.on_device import ScoreBlocks
 from ...calibration.row_statistics import rows_of_sequence
 from ...fallback.compensation import score_threshold
 from ...fallback.layout import count_group_rows, count_true
@@ -88,14 +89,34 @@ class _Counter:
         lse = log_sum_exp(scores[None], learnable_sink)[0] if self._placement == "post_softmax" else None
         counts, value_rows = [], []
         for at in self._at:
-            theta = at.rows(layer, lengths.cpu()).T.to(scores.device)
+            theta = at.rows(layer, lengths).T
             keep = scores > score_threshold(theta, lse, self._placement)[..., None]
             kept = count_true(keep)
             if bool((kept == 0).any()):
                 keep, kept = never_empty(keep, scores), kept.clamp_min(1)
-            counts.append(kept.T.cpu())
-            value_rows.append(count_group_rows(keep[None], self._kv_heads)[0].T.cpu())
-        return layer, KeptRows(lengths.cpu(), torch.stack(counts), torch.stack(value_rows))
+            counts.append(kept.T)
+            value_rows.append(count_group_rows(keep[None], self._kv_heads)[0].T)
+        return layer, KeptRows(lengths, torch.stack(counts), torch.stack(value_rows))
+
+    def look_through(
+        self, layer: int, blocks: ScoreBlocks, learnable_sink: Tensor | None = None
+    ) -> tuple[int, KeptRows]:
+        """Count on the device that holds the scores, and copy the counts of the layer at its end."""
+        rows = torch.stack([at.rows(layer, blocks.lengths).T for at in self._at])
+        theta, start, kept, value_rows = blocks.to_device(rows.numpy()), 0, [], []
+        for scores in blocks:
+            lse = log_sum_exp(scores[None], learnable_sink)[0] if self._placement == "post_softmax" else None
+            for own in theta[:, :, start : start + scores.shape[1]]:
+                keep = never_empty(scores > score_threshold(own, lse, self._placement)[..., None], scores)
+                kept.append(count_true(keep))
+                value_rows.append(count_group_rows(keep[None], self._kv_heads)[0])
+            start += scores.shape[1]
+        counts = (self._by_k(parts).transpose(1, 2).cpu() for parts in (kept, value_rows))
+        return layer, KeptRows(blocks.lengths, *counts)
+
+    def _by_k(self, parts: list[Tensor]) -> Tensor:
+        """Put counts [heads, rows] of every block and k, the ks of a block in turn, together: [K, heads, rows]."""
+        return torch.stack([torch.cat(parts[place :: len(self._at)], 1) for place in range(len(self._at))])
 
     def add(self, seen: tuple[int, KeptRows]) -> None:
         layer, rows = seen

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
+from ...calibration.on_device import ScoreBlocks
 from ...calibration.row_statistics import take_rows
 from ...errors import TopThetaValueError
 from ..hook.attach import attached
 from ..hook.attention import AttentionCall, Rule
-from .rows import BlockThreads, SequenceRows, TopK, keep_largest
+from .rows import BlockThreads, RowsOnDevice, SequenceRows, TopK, keep_largest
 from .texts import CalibrationTexts
 
 #: What a layer passes on: [B, Hq, Q, D].
@@ -37,6 +38,9 @@ class Watch(Protocol):
 
         ``learnable_sink`` [Hq] is one more logit of every row.
         """
+
+    def look_through(self, layer: int, blocks: ScoreBlocks, learnable_sink: Tensor | None = None) -> Any:
+        """Look at all chosen rows of a layer, whose scores are on another device than a CPU."""
 
     def add(self, seen: Any) -> None:
         """Add what a look has seen to what is known."""
@@ -92,15 +96,14 @@ def run_texts(
 
 
 class ChosenRows:
-    """The rows to look at in the sequence at hand, int64 [chosen], ascending."""
+    """The rows to look at in the sequence at hand, int64 [chosen], ascending, on the CPU."""
 
     rows: Tensor
 
     def within(self, sequence: SequenceRows) -> Tensor:
         """Choose those of one call, counted from its first row."""
         past, span = sequence.past, sequence.key.shape[1]
-        rows = self.rows[(self.rows >= past) & (self.rows < span)]
-        return rows.to(sequence.query.device) - past
+        return self.rows[(self.rows >= past) & (self.rows < span)] - past
 
 
 @dataclass(frozen=True)
@@ -115,15 +118,18 @@ class _ObservingRule:
 
     def attend(self, call: AttentionCall) -> Tensor:
         sequence = SequenceRows(call)
+        chosen = self.chosen.within(sequence)
 
         def look(rows: Tensor) -> Any:
             scores, lengths = sequence.scores(rows), sequence.lengths(rows)
             return self.watch.look(self.layer, scores, lengths, None, sequence.learnable_sink)
 
-        blocks = sequence.blocks(self.chosen.within(sequence))
         with naming_layer(self.layer):
-            for seen in self.threads.map(look, blocks, call.query.device):
-                self.watch.add(seen)
+            if call.query.is_cpu:
+                for seen in self.threads.map(look, sequence.blocks(chosen)):
+                    self.watch.add(seen)
+            else:
+                _look_through(self.watch, self.layer, sequence, chosen)
         return self.passes_on(call)
 
 
@@ -139,14 +145,19 @@ class _TopKRule:
 
     def attend(self, call: AttentionCall) -> Tensor:
         sequence = SequenceRows(call, self.option.vmc)
-        count, device = call.query.shape[2], call.query.device
-        is_chosen = torch.zeros(count, dtype=torch.bool, device=device)
-        is_chosen[self.chosen.within(sequence)] = True
+        chosen, every_row = self.chosen.within(sequence), torch.arange(call.query.shape[2], device="cpu")
+        if not call.query.is_cpu:
+            out = self._attend_on_device(sequence, sequence.blocks(every_row))
+            with naming_layer(self.layer):
+                _look_through(self.watch, self.layer, sequence, chosen)
+            return out[None].to(call.query.dtype)
+        is_chosen = torch.zeros(len(every_row), dtype=torch.bool, device="cpu")
+        is_chosen[chosen] = True
 
         def attend(rows: Tensor) -> tuple[Tensor, Any]:
             scores = sequence.scores(rows)
             keep, ranked = keep_largest(scores, self.option.k)
-            out = sequence.attend(rows, scores, keep, self.option.sdc)
+            out = sequence.attend(rows, rows, scores, keep, self.option.sdc)
             here = is_chosen[rows].nonzero().flatten()
             if len(here) == 0:
                 return out, None
@@ -155,10 +166,26 @@ class _TopKRule:
             return out, self.watch.look(self.layer, take_rows(scores, here), lengths, ranked, sink)
 
         with naming_layer(self.layer):
-            found = self.threads.map(attend, sequence.blocks(torch.arange(count, device=device)), device)
+            found = self.threads.map(attend, sequence.blocks(every_row))
             for seen in (seen for _, seen in found if seen is not None):
                 self.watch.add(seen)
         return torch.cat([out for out, _ in found], 1)[None].to(call.query.dtype)
+
+    def _attend_on_device(self, sequence: SequenceRows, blocks: list[Tensor]) -> Tensor:
+        parts = []
+        with torch.autocast(sequence.query.device.type, enabled=False):
+            for rows in blocks:
+                here = torch.arange(int(rows[0]), int(rows[-1]) + 1, device=sequence.query.device)
+                scores = sequence.scores(rows, here)
+                keep, _ = keep_largest(scores, self.option.k)
+                parts.append(sequence.attend(rows, here, scores, keep, self.option.sdc))
+        return torch.cat(parts, 1)
+
+
+def _look_through(watch: Watch, layer: int, sequence: SequenceRows, rows: Tensor) -> None:
+    if len(rows):
+        with torch.autocast(sequence.query.device.type, enabled=False):
+            watch.add(watch.look_through(layer, RowsOnDevice(sequence, rows), sequence.learnable_sink))
 
 
 @contextmanager

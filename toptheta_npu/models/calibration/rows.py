@@ -7,12 +7,13 @@ side, hidden keys are masked where there are any, and one search for the k large
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier, Lock
 from types import TracebackType
 from typing import NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,7 +27,8 @@ Found = TypeVar("Found")
 
 #: Held while PyTorch uses one thread.
 _ONE_CORE = Lock()
-_SCORES_PER_BLOCK = 1 << 20  # bounds the memory of a thread, however long the sequence is
+#: Bounds the memory of a thread on a CPU, however long the sequence is, and that of a block on another device.
+_SCORES_PER_BLOCK, _SCORES_ON_DEVICE = 1 << 20, 1 << 24
 
 
 class TopK(NamedTuple):
@@ -58,21 +60,18 @@ class BlockThreads:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
-    def map(self, work: Callable[[Item], Found], blocks: list[Item], device: torch.device) -> list[Found]:
-        """Run ``work`` on every block; results are in their order. Other devices than a CPU run one block at a time."""
+    def map(self, work: Callable[[Item], Found], blocks: list[Item]) -> list[Found]:
+        """Run ``work`` on every block; results are in their order."""
         # threads of the pool know nothing of the caller's autocast
-        with torch.autocast(device.type, enabled=False):
-            if device.type != "cpu":
-                return [work(block) for block in blocks]
-            with _ONE_CORE:
-                try:
-                    torch.set_num_threads(1)
-                    if self._count == 1 or len(blocks) == 1:
-                        return [work(block) for block in blocks]
-                    # later blocks are wider: first come those that take longest
-                    return list(self._threads().map(work, blocks[::-1]))[::-1]
-                finally:
-                    torch.set_num_threads(self._count)
+        with torch.autocast("cpu", enabled=False), _ONE_CORE:
+            try:
+                torch.set_num_threads(1)
+                if self._count == 1 or len(blocks) == 1:
+                    return [work(block) for block in blocks]
+                # later blocks are wider: first come those that take longest
+                return list(self._threads().map(work, blocks[::-1]))[::-1]
+            finally:
+                torch.set_num_threads(self._count)
 
     def _threads(self) -> ThreadPoolExecutor:
         if self._pool is None:
@@ -117,25 +116,32 @@ class SequenceRows:
 
     def blocks(self, rows: Tensor) -> list[Tensor]:
         """Split ``rows``, ascending, into parts whose scores take a few MiB each."""
-        size = max(1, _SCORES_PER_BLOCK // (len(self.query) * self.key.shape[1]))
+        most = _SCORES_PER_BLOCK if self.query.is_cpu else _SCORES_ON_DEVICE
+        size = max(1, most // (len(self.query) * self.key.shape[1]))
         return list(rows.split(size)) if len(rows) else []
 
     def lengths(self, rows: Tensor) -> Tensor:
         """Count the visible keys of each row."""
         return self.past + 1 + rows
 
-    def scores(self, rows: Tensor) -> Tensor:
-        """Compute scores of ascending rows: float32 [Hq, rows, S], -inf where hidden. S is the last length."""
+    def scores(self, rows: Tensor, here: Tensor | None = None) -> Tensor:
+        """Compute scores of ascending rows: float32 [Hq, rows, S], -inf where hidden. S is the last length.
+
+        Args:
+            rows: int64 [rows], on the CPU, so that no number of them has to be fetched.
+            here: the same on the device; None: they are copied to it.
+        """
         lengths = self.lengths(rows)
         shortest, span = int(lengths[0]), int(lengths[-1])
-        query: Tensor = take_rows(self.query, rows).unflatten(0, (len(self.key), -1)).flatten(1, 2)
+        here = rows.to(self.query.device) if here is None else here
+        query: Tensor = take_rows(self.query, rows, here).unflatten(0, (len(self.key), -1)).flatten(1, 2)
         scores: Tensor = (query @ self.key[:, :span].mT).view(-1, len(rows), span)
-        hidden = torch.arange(shortest, span, device=rows.device) >= lengths[:, None]
+        hidden = torch.arange(shortest, span, device=here.device) >= self.lengths(here)[:, None]
         end = scores[:, :, shortest:]
         torch.minimum(end, torch.where(hidden, -torch.inf, torch.inf).float(), out=end)
         return scores
 
-    def attend(self, rows: Tensor, scores: Tensor, keep: Tensor, sdc: str) -> Tensor:
+    def attend(self, rows: Tensor, here: Tensor, scores: Tensor, keep: Tensor, sdc: str) -> Tensor:
         """Compute [Hq, rows, D] from what is kept, as `fallback.prefill.select_and_attend`. Overwrite ``keep``."""
         maximum = scores.amax(-1, keepdim=True)
         exponentials = (scores - maximum).exp_()
@@ -143,10 +149,40 @@ class SequenceRows:
         kept_mass, exact = weights.sum(-1), exponentials.sub_(weights).sum(-1)
         estimate = exact if sdc == "exact" else torch.zeros_like(exact)
         numerator = weighted_values(weights[None], self.value[None, :, : scores.shape[-1]])
-        mean = None if self.value_mean is None else take_rows(self.value_mean, self.past + rows)[None]
+        mean = None if self.value_mean is None else take_rows(self.value_mean, self.past + rows, self.past + here)[None]
         sink = sink_mass(self.learnable_sink, maximum[None, :, :, 0])
         out: Tensor = compensate(numerator, kept_mass[None], estimate[None], mean, sink)[0]
         return out
+
+
+class RowsOnDevice:
+    """The scores of chosen rows on another device than a CPU: the `ScoreBlocks` of `calibration.on_device`.
+
+    Args:
+        sequence: of the layer.
+        rows: int64 [rows], ascending, on the CPU.
+        here: the same on the device; None: they are copied to it, at once.
+    """
+
+    def __init__(self, sequence: SequenceRows, rows: Tensor, here: Tensor | None = None) -> None:
+        self.lengths = sequence.lengths(rows)
+        self._sequence, self._rows = sequence, rows
+        self._here = rows.to(sequence.query.device) if here is None else here
+
+    def __iter__(self) -> Iterator[Tensor]:
+        start = 0
+        for rows in self._sequence.blocks(self._rows):
+            yield self._sequence.scores(rows, self._here[start : start + len(rows)])
+            start += len(rows)
+
+    def longer_than(self, length: int) -> RowsOnDevice:
+        """Take the rows of more than ``length`` keys alone."""
+        first = int((self.lengths <= length).sum())
+        return RowsOnDevice(self._sequence, self._rows[first:], self._here[first:])
+
+    def to_device(self, values: np.ndarray) -> Tensor:
+        """Copy ``values`` to where the scores are."""
+        return torch.from_numpy(values).to(self._here.device)
 
 
 def keep_largest(scores: Tensor, k: int) -> tuple[Tensor, Tensor | None]:

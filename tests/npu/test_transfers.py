@@ -1,0 +1,131 @@
+"""What a calibration or an evaluation on a device copies to and from the host, and waits for, by torch's own hooks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from transformers import PreTrainedModel
+
+from tests.models.tiny import new_model, tokens
+from toptheta_npu.models import calibrate, calibrate_discarded_mass, sparsify
+from toptheta_npu.models.calibration.kept_rows import count_kept
+from toptheta_npu.thresholds import ThresholdTable
+
+LAYERS, WINDOWS = 2, 2
+TEXTS = tokens(WINDOWS, 160, seed=1)
+#: Operators whose result the host has to wait for.
+WAITING = ("_local_scalar_dense", "nonzero", "equal", "masked_select", "unique", "bincount", "is_nonzero")
+WAYS: dict[str, dict[str, Any]] = {
+    "pooled": {"k": [8, 16], "estimator": "pooled", "top_k_at_calibration": False},
+    "pooled, scores": {
+        "k": [8, 16], "estimator": "pooled", "top_k_at_calibration": False, "placement": "pre_softmax",
+    },
+    "algorithm1": {"k": 8},
+    "quantile": {"k": [8, 12], "estimator": "quantile", "quantile": 0.5, "top_k_at_calibration": False},
+}  # fmt: skip
+
+
+class Transfers(TorchDispatchMode):
+    """Counts copies between the device and the host, and what the host waits for besides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.copies = self.waits = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        name = func.name().removeprefix("aten::").partition(".")[0]
+        where = {leaf.device.type for leaf in tree_leaves((args, kwargs, out)) if isinstance(leaf, Tensor)}
+        self.copies += name in ("_to_copy", "copy_") and where == {"cpu", "npu"}
+        self.waits += name in WAITING and "npu" in where
+        return out
+
+
+@pytest.fixture
+def model() -> PreTrainedModel:
+    return new_model("llama").float().eval()
+
+
+def on_npu(model: PreTrainedModel) -> tuple[PreTrainedModel, Transfers]:
+    """The model on the device, and what its plain runs over the texts transfer."""
+    moved = model.to("npu")
+    with Transfers() as plain, torch.no_grad():
+        for text in TEXTS:
+            moved.base_model(input_ids=text[None].to("npu"), use_cache=False)
+    return moved, plain
+
+
+def calibrated(model: PreTrainedModel, way: str) -> ThresholdTable:
+    return calibrate(model, TEXTS, layer_k=[0] * LAYERS, row_fraction=0.5, **WAYS[way])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_calibration_copies_four_times_a_layer_at_most_and_gives_the_table_of_a_cpu(
+    model: PreTrainedModel, way: str
+) -> None:
+    expected = calibrated(model, way)
+    moved, plain = on_npu(model)
+    with Transfers() as found:
+        table = calibrated(moved, way)
+    # the fingerprint looks at two weights of every layer, once
+    assert found.copies - plain.copies - 2 * LAYERS <= 4 * LAYERS * WINDOWS
+    assert found.waits == plain.waits
+    assert torch.equal(table.counts, expected.counts)
+    assert torch.equal(table.lengths, expected.lengths)
+    torch.testing.assert_close(table.theta, expected.theta, rtol=1e-4, atol=1e-6)
+    if table.bracket is not None:
+        torch.testing.assert_close(table.bracket, expected.bracket, rtol=1e-3, atol=0.02)
+
+
+def test_what_is_kept_and_discarded_is_counted_on_the_device(model: PreTrainedModel) -> None:
+    table = calibrated(model, "pooled, scores")
+    kept, full = count_kept(model, table, TEXTS), calibrate_discarded_mass(model, table, TEXTS)
+    moved, plain = on_npu(model)
+    with Transfers() as found:
+        counted = count_kept(moved, table, TEXTS)
+    assert found.copies - plain.copies - 2 * LAYERS <= 4 * LAYERS * WINDOWS
+    assert found.waits == plain.waits
+    for layer, rows in kept.items():
+        assert torch.equal(counted[layer].lengths, rows.lengths)
+        for name in ("kept", "value_rows"):
+            torch.testing.assert_close(getattr(counted[layer], name), getattr(rows, name), rtol=0, atol=1)
+    with Transfers() as found:
+        again = calibrate_discarded_mass(moved, table, TEXTS)
+    assert found.copies - plain.copies - 2 * LAYERS <= 3 * LAYERS * WINDOWS
+    assert found.waits == plain.waits
+    assert again.discarded_mass is not None
+    torch.testing.assert_close(again.discarded_mass, full.discarded_mass, rtol=1e-4, atol=1e-6)
+
+
+def test_scores_that_are_no_numbers_are_refused_by_their_layer(model: PreTrainedModel) -> None:
+    moved = model.to("npu")
+    moved.model.layers[1].self_attn.k_proj.weight.data[0, 0] = torch.nan
+    for way in WAYS:
+        with pytest.raises(ValueError, match="scores of layer 1: expected finite elements or -inf, got NaN"):
+            calibrated(moved, way)
+
+
+@pytest.mark.parametrize("thresholds", [{"tau": 0.01}, {"tau": 0.01, "lse": "sampled"}])
+def test_statistics_of_a_prompt_and_of_steps_stay_on_the_device(
+    model: PreTrainedModel, thresholds: dict[str, Any]
+) -> None:
+    ids = TEXTS[:1].to("npu")
+    moved = model.to("npu", torch.bfloat16)
+    with torch.no_grad(), sparsify(moved, **thresholds, prefill="thresholded", statistics="summary") as run:
+        with Transfers() as prompt:
+            cache = moved(ids, logits_to_keep=1).past_key_values
+        moved(ids[:, :1], past_key_values=cache)
+        with Transfers() as steps:
+            for _ in range(3):
+                moved(ids[:, :1], past_key_values=cache)
+    # of a prompt one look at the V rows of each layer, and one at the mask by the model itself
+    assert prompt.copies == 0
+    assert prompt.waits <= LAYERS + 1
+    # of a step the length of the rows, for all layers
+    assert (steps.copies, steps.waits) == (3, 0)
+    assert run.summaries()[0].rows == 160 + 4
