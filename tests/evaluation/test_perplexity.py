@@ -42,7 +42,15 @@ def task(model: LlamaForCausalLM, windows: torch.Tensor) -> PerplexityTask:
 
 @pytest.fixture(scope="module")
 def table(model: LlamaForCausalLM, windows: torch.Tensor) -> ThresholdTable:
-    return calibrate(model, windows, k=(8, 16), layer_k=[16, 16, 0, 0], estimator="pooled", top_k_at_calibration=False)
+    return calibrate(
+        model,
+        windows,
+        k=(8, 16),
+        layer_k=[16, 16, 0, 0],
+        estimator="pooled",
+        top_k_at_calibration=False,
+        placement="pre_softmax",
+    )
 
 
 def families(task: PerplexityTask, table: ThresholdTable) -> Iterator[Method]:

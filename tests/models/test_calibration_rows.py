@@ -25,7 +25,6 @@ from toptheta_npu.models.calibration import rows as calibration_rows
 from toptheta_npu.models.calibration.rows import BlockThreads, SequenceRows, keep_largest
 from toptheta_npu.thresholds import ThresholdTable
 
-CPU = torch.device("cpu")
 TEXTS = tokens(3, 60, seed=1)
 
 
@@ -121,13 +120,13 @@ def test_the_file_is_the_same_on_any_number_of_threads(
 def test_blocks_run_on_one_core_each_and_come_back_in_order() -> None:
     torch.set_num_threads(3)
     with BlockThreads() as threads:
-        found = threads.map(lambda block: (block, torch.get_num_threads()), list(range(20)), CPU)
+        found = threads.map(lambda block: (block, torch.get_num_threads()), list(range(20)))
         assert found == [(block, 1) for block in range(20)]
-        assert threads.map(lambda block: torch.get_num_threads(), [0], CPU) == [1]
+        assert threads.map(lambda block: torch.get_num_threads(), [0]) == [1]
         with pytest.raises(ZeroDivisionError):
-            threads.map(lambda block: 1 // block, [0, 1, 2], CPU)
+            threads.map(lambda block: 1 // block, [0, 1, 2])
         assert torch.get_num_threads() == 3
-        assert threads.map(lambda block: block, [], CPU) == []
+        assert threads.map(lambda block: block, []) == []
 
 
 def threads_of_a_new_thread() -> int:
@@ -143,7 +142,7 @@ def test_who_begins_while_another_works_on_blocks_gets_all_cores_afterwards() ->
         torch.ones(1).add(1)  # from now on this thread has the number of threads of this moment
         began.set()
         with BlockThreads() as threads:
-            found.extend(threads.map(lambda block: torch.get_num_threads(), [0, 1], CPU))
+            found.extend(threads.map(lambda block: torch.get_num_threads(), [0, 1]))
             found.append(torch.get_num_threads())
 
     def work(_: int) -> None:
@@ -153,7 +152,7 @@ def test_who_begins_while_another_works_on_blocks_gets_all_cores_afterwards() ->
 
     second = Thread(target=other)
     with BlockThreads() as threads:
-        threads.map(work, [0], CPU)
+        threads.map(work, [0])
         second.join(60)
         assert found == [1, 1, 3]
         assert (torch.get_num_threads(), threads_of_a_new_thread()) == (3, 3)

@@ -157,7 +157,7 @@ class _TopKRule:
         def attend(rows: Tensor) -> tuple[Tensor, Any]:
             scores = sequence.scores(rows)
             keep, ranked = keep_largest(scores, self.option.k)
-            out = sequence.attend(rows, rows, scores, keep, self.option.sdc)
+            out = sequence.attend(rows, scores, keep, self.option.sdc)
             here = is_chosen[rows].nonzero().flatten()
             if len(here) == 0:
                 return out, None
@@ -178,7 +178,7 @@ class _TopKRule:
                 here = torch.arange(int(rows[0]), int(rows[-1]) + 1, device=sequence.query.device)
                 scores = sequence.scores(rows, here)
                 keep, _ = keep_largest(scores, self.option.k)
-                parts.append(sequence.attend(rows, here, scores, keep, self.option.sdc))
+                parts.append(sequence.attend(rows, scores, keep, self.option.sdc, here))
         return torch.cat(parts, 1)
 
 

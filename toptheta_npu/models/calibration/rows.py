@@ -141,7 +141,7 @@ class SequenceRows:
         torch.minimum(end, torch.where(hidden, -torch.inf, torch.inf).float(), out=end)
         return scores
 
-    def attend(self, rows: Tensor, here: Tensor, scores: Tensor, keep: Tensor, sdc: str) -> Tensor:
+    def attend(self, rows: Tensor, scores: Tensor, keep: Tensor, sdc: str, here: Tensor | None = None) -> Tensor:
         """Compute [Hq, rows, D] from what is kept, as `fallback.prefill.select_and_attend`. Overwrite ``keep``."""
         maximum = scores.amax(-1, keepdim=True)
         exponentials = (scores - maximum).exp_()
@@ -149,7 +149,8 @@ class SequenceRows:
         kept_mass, exact = weights.sum(-1), exponentials.sub_(weights).sum(-1)
         estimate = exact if sdc == "exact" else torch.zeros_like(exact)
         numerator = weighted_values(weights[None], self.value[None, :, : scores.shape[-1]])
-        mean = None if self.value_mean is None else take_rows(self.value_mean, self.past + rows, self.past + here)[None]
+        places = None if here is None else self.past + here
+        mean = None if self.value_mean is None else take_rows(self.value_mean, self.past + rows, places)[None]
         sink = sink_mass(self.learnable_sink, maximum[None, :, :, 0])
         out: Tensor = compensate(numerator, kept_mass[None], estimate[None], mean, sink)[0]
         return out
