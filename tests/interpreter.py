@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -19,14 +20,30 @@ def is_interpreting() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
+def _rounding(convert: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    """Convert float32 to bfloat16 as devices do, to the nearest or to even; the interpreter cuts digits off."""
+
+    def convert_float(numbers: np.ndarray, source: Any, target: Any, mode: Any) -> np.ndarray:
+        if (source.name, target.name) != ("fp32", "bf16"):
+            return convert(numbers, source, target, mode)
+        bits = np.ascontiguousarray(numbers, dtype=np.float32).view(np.uint32)
+        rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+        return np.where(np.isnan(numbers), bits >> 16 | 0x40, rounded).astype(np.uint16)
+
+    return convert_float
+
+
 @contextmanager
 def interpreting() -> Iterator[None]:
     """Let the kernels take the place of the CPU's fallback."""
+    from triton.runtime import interpreter
+
     from toptheta_npu.triton import operators
 
     kernels = {name: checking_values(getattr(operators, name)) for name in IMPLEMENTATIONS}
     # exponentials and logarithms of -inf are what they should be
     swapped = mock.patch.object(CPU_SELECTOR, "fallbacks", kernels)
-    with np.errstate(all="ignore"), swapped, toptheta_npu.use_backend("fallback", device="cpu"):
+    rounding = mock.patch.object(interpreter, "_convert_float", _rounding(interpreter._convert_float))
+    with np.errstate(all="ignore"), swapped, rounding, toptheta_npu.use_backend("fallback", device="cpu"):
         yield
     CPU_SELECTOR.choose(CPU_SELECTOR.chosen)  # forgets what was decided
