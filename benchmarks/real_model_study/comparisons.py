@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -49,6 +50,12 @@ def difference(ours: Runs, arm: str, theirs: Runs, names: Sequence[str]) -> Boun
 def loss_of(runs: Runs, arm: str) -> str:
     """Write the change of perplexity under the arm of this name."""
     return change_text(percent(mean_of(runs.losses[arm])))
+
+
+def tail(runs: Runs, arm: str) -> str:
+    """Divide the 95th percentile of the V rows of rows, layers and heads by their mean; empty where it was not kept."""
+    ratios = [line["value_rows_p95"] / line["value_rows"] for line in runs.lines[arm] if "value_rows_p95" in line]
+    return f"{statistics.mean(ratios):.1f}" if ratios else ""
 
 
 def change_text(found: Bounded | None) -> str:

@@ -18,6 +18,7 @@ from benchmarks.real_model_study.comparisons import (
     difference,
     loss_of,
     runs_of,
+    tail,
 )
 from benchmarks.real_model_study.goals import Goal, Paragraphs, goals, says
 from benchmarks.real_model_study.labels import label
@@ -76,8 +77,9 @@ def probabilities(ours: Runs, theirs: Runs) -> Table:
             other = difference(ours, arm.name, theirs, EQUAL_TOP_K)
             cell = "not measured there" if other is None else change_text(other)
             share = f"{100 * value_rows / ours.keys:.1f} %"
-            rows.append([label(arm), f"{value_rows:.0f}", share, loss_of(ours, arm.name), cell])
-    columns = ("method", "V rows", "of dense", "perplexity against dense", "against Top-k with one k at these V rows")
+            rows.append([label(arm), f"{value_rows:.0f}", tail(ours, arm.name), share, loss_of(ours, arm.name), cell])
+    columns = ("method", "V rows", "p95 over mean", "of dense", "perplexity against dense",
+               "against Top-k with one k at these V rows")  # fmt: skip
     return Table(f"One probability for all heads, {len(ours.dense)} windows", columns, rows)
 
 
