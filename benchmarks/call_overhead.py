@@ -22,7 +22,7 @@ import toptheta_npu
 from benchmarks.tables import Goal, goal_table
 from toptheta_npu import operator
 from toptheta_npu.cpu import library, operators
-from toptheta_npu.cpu.direct import DirectCalls
+from toptheta_npu.cpu.direct import CallCache
 
 GOAL_ALONE, GOAL_IN_PLACE = 15.0, 25.0  # microseconds
 _CALL = "operator(query, key, value, threshold)"
@@ -52,7 +52,7 @@ def packed_arguments(tensors: dict[str, Tensor]) -> tuple[bytes, Tensor]:
 
 
 def _of_no_known_call(*_: object) -> None:
-    """Stand in for `DirectCalls.key`, as a function: a mock takes microseconds."""
+    """Stand in for `CallCache.key`, as a function: a mock takes microseconds."""
 
 
 def microseconds(statement: str, names: dict[str, Any], number: int) -> float:
@@ -74,7 +74,7 @@ def measure() -> tuple[float, float]:
     names["kernel"] = library.function(torch.float32)
     registered, empty = register_empty()
     with torch.no_grad():
-        unknown = mock.patch.object(DirectCalls, "key", new=_of_no_known_call)
+        unknown = mock.patch.object(CallCache, "key", new=_of_no_known_call)
         with unknown, mock.patch.object(torch.ops.toptheta_npu, "incremental_attention", empty):
             alone = [
                 microseconds(_CALL, names, 2000) - microseconds("empty_like(query)", names, 2000) for _ in range(9)

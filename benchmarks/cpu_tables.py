@@ -31,7 +31,7 @@ from toptheta_npu.timing.shapes import Shape
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
 RESULTS = PAGE.parent / "results" / "cpu"
-LEAST_OVER_DENSE = 0.95
+MIN_OVER_DENSE = 0.95
 #: By heads, n and dtype: top-θ over θ = -inf and over the best dense form, shares of the stream's rate at both.
 GOALS: Mapping[tuple[str, int, str], tuple[float | None, ...]] = {
     ("48/48", 2048, "float32"): (1.75, 1.5, 0.9, 0.85),
@@ -90,7 +90,7 @@ def goals(folder: Path = RESULTS) -> dict[str, list[Goal]]:
     The keys are the sections of docs/performance.md that show the figures, as a link names them.
     """
     worst = min(result.gain("sparse", "cold", "own dense") or 0.0 for result in results(folder, "densities"))
-    least = Goal("native top-θ over native at θ=-inf, the least of all k", worst, LEAST_OVER_DENSE, at_most=False)
+    least = Goal("native top-θ over native at θ=-inf, the least of all k", worst, MIN_OVER_DENSE, at_most=False)
     return {
         "on-a-cpu": list(_shape_goals(results(folder, "small_pages"))),
         "int8-caches": list(_int8_goals(results(folder, "int8"))),

@@ -36,7 +36,7 @@ from toptheta_npu.thresholds import ThresholdTable
 from toptheta_npu.timing.clocks import Timing, summarise
 from toptheta_npu.timing.environment import environment, free_bytes
 from toptheta_npu.timing.measure import TopThetaWrongResultError, relative_error
-from toptheta_npu.timing.pages import page_mode
+from toptheta_npu.timing.memory_pages import page_mode
 from toptheta_npu.timing.report import one_row_a_line
 
 SHAPE: Mapping[str, Any] = {

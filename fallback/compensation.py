@@ -78,7 +78,7 @@ def _like_rows(per_head: Tensor, rows: Tensor) -> Tensor:
     return per_head.view(-1, *[1] * (rows.dim() - 2)).to(rows)
 
 
-def with_tokens(of_rows: Tensor, dims: int) -> Tensor:
+def add_token_axis(of_rows: Tensor, dims: int) -> Tensor:
     """View what a step has of its rows, [B, H, ...], with the axis of tokens that one token goes without."""
     return of_rows.unsqueeze(2) if of_rows.dim() < dims else of_rows
 
@@ -132,8 +132,8 @@ class Compensation(NamedTuple):
         """Give the tensors of a step of one token the axis of tokens: [B, Hq, Sq] and [B, Hkv, Sq, D]."""
         mass, mean = self.discarded_mass, self.value_mean
         return self._replace(
-            discarded_mass=None if mass is None else with_tokens(mass, 3),
-            value_mean=None if mean is None else with_tokens(mean, 4),
+            discarded_mass=None if mass is None else add_token_axis(mass, 3),
+            value_mean=None if mean is None else add_token_axis(mean, 4),
         )
 
     @property

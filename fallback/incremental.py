@@ -15,17 +15,17 @@ import torch
 from torch import Tensor
 
 from .arguments import Arguments
-from .compensation import compensate, expand_threshold, score_threshold, with_tokens
+from .compensation import add_token_axis, compensate, expand_threshold, score_threshold
 from .layout import (
     KeyValueCache,
     any_true,
     count_true,
     count_value_rows,
+    drop_token_axis,
     in_layout,
     query_heads,
     row_lengths,
     valid_range,
-    without_tokens,
 )
 from .reference import masses, select, valid_keys
 from .scores import attention_scores
@@ -58,7 +58,7 @@ def incremental_attention_with_stats(arguments: Arguments) -> tuple[Tensor, Tens
     out, rows = _attend(arguments)
     value_rows = count_value_rows(any_true(rows.keep, 2), rows.cache.num_key_value_heads, rows.cache.head_dim)
     lse, kept = arguments.compensation.lse(rows.scores), rows.kept.int()
-    return out, without_tokens(lse), without_tokens(kept), value_rows.int()
+    return out, drop_token_axis(lse), drop_token_axis(kept), value_rows.int()
 
 
 def _attend(arguments: Arguments) -> tuple[Tensor, _Rows]:
@@ -84,10 +84,10 @@ def incremental_attention_partial(arguments: Arguments) -> tuple[Tensor, Tensor,
     passed = any_true(rows.scores > rows.threshold[..., None], -1)
     return (
         in_layout(out, arguments.input_layout),
-        without_tokens(maximum),
-        without_tokens(torch.where(passed, kept_mass, 0.0)),
-        without_tokens(torch.where(passed, exact, exact + kept_mass)),
-        without_tokens(torch.where(passed, rows.kept, 0).int()),
+        drop_token_axis(maximum),
+        drop_token_axis(torch.where(passed, kept_mass, 0.0)),
+        drop_token_axis(torch.where(passed, exact, exact + kept_mass)),
+        drop_token_axis(torch.where(passed, rows.kept, 0).int()),
     )
 
 
@@ -102,7 +102,7 @@ def _select_rows(a: Arguments) -> _Rows:
     scores = attention_scores(heads.float() * a.scale_value, cache, bounds)
     if heads.shape[2] > 1:  # the bounds are those of the last token
         scores.masked_fill_(~valid_keys(scores.shape[3], n, starts), -torch.inf)
-    row_lse = None if a.lse is None else with_tokens(a.lse, 3)
+    row_lse = None if a.lse is None else add_token_axis(a.lse, 3)
     if a.placement == "post_softmax" and row_lse is None:
         row_lse = a.compensation.lse(scores)
     theta = score_threshold(expand_threshold(a.threshold, scores.shape[:3]), row_lse, a.placement)

@@ -27,7 +27,7 @@ def in_layout(out: Tensor, input_layout: str) -> Tensor:
     return rows.flatten(2) if input_layout == "BSH" else rows
 
 
-def without_tokens(of_rows: Tensor) -> Tensor:
+def drop_token_axis(of_rows: Tensor) -> Tensor:
     """View what a step has of its rows, [B, Hq, Sq], as [B, Hq] where there is one token."""
     return of_rows.squeeze(2)
 

@@ -11,17 +11,17 @@ from tests.cases import Case
 from tests.drawn import DRAWN
 from tests.helpers import Inputs, make_inputs
 from tests.op_kernel.test_ub_layout import Variant, head_block_of, layout_of
-from toptheta_npu._checks import MOST_TOKENS
+from toptheta_npu._checks import MAX_TOKENS
 
-_MOST_WORK = 3_000_000  # query heads x keys x head_dim: what the host model does in about a second
-_MOST_ROWS = 128  # of query tokens and heads: each needs a gap for its threshold
+_MAX_WORK = 3_000_000  # query heads x keys x head_dim: what the host model does in about a second
+_MAX_ROWS = 128  # of query tokens and heads: each needs a gap for its threshold
 _FEW_ROWS = (0, 1, 16, 17)
 #: Where a length lies to a border: on it, a row beside it, or at the 64 lanes of a vector instruction.
 _BESIDE = (-64, -63, -1, 0, 1, 63, 64)
 _GRANULE_ROWS = 128  # of the split between cores
 #: One large column leaves a cube core few bits of an int8 query for the others; among more rows than these, no gap is
 #: wide enough for a threshold that the rounding does not cross.
-_MOST_ROWS_BESIDE_A_LARGE_COLUMN = 130
+_MAX_ROWS_BESIDE_A_LARGE_COLUMN = 130
 _CPU_BORDERS = (16, 128, 1024)
 
 
@@ -46,9 +46,9 @@ def random_cases(draw: st.DrawFn, *, for_kernel: bool, at_borders: bool = False,
     compensation = draw(_compensation())
     post = compensation.get("placement") == "post_softmax"
     borders = _kernel_borders(group, head_dim, dtype, post, int8.get("int8", "")) if for_kernel else _CPU_BORDERS
-    tokens = draw(st.sampled_from([1, 2, 3, 4, 8, 16]) | st.integers(1, MOST_TOKENS)) if query_tokens else 1
-    tokens = min(tokens, max(1, _MOST_ROWS // (kv_heads * group)))
-    longest = max(20, min(3000, _MOST_WORK // (kv_heads * group * head_dim * tokens * (1 if tokens == 1 else 4))))
+    tokens = draw(st.sampled_from([1, 2, 3, 4, 8, 16]) | st.integers(1, MAX_TOKENS)) if query_tokens else 1
+    tokens = min(tokens, max(1, _MAX_ROWS // (kv_heads * group)))
+    longest = max(20, min(3000, _MAX_WORK // (kv_heads * group * head_dim * tokens * (1 if tokens == 1 else 4))))
     longest *= 2 if at_borders else 1
     one = _beside(borders, longest) if at_borders else _lengths(borders, longest)
     lengths = draw(st.lists(one, min_size=5, max_size=10) if at_borders else st.lists(one, min_size=1, max_size=5))
@@ -57,7 +57,7 @@ def random_cases(draw: st.DrawFn, *, for_kernel: bool, at_borders: bool = False,
     theta = draw(st.sampled_from(["quantile", "quantile", "quantile", "mixed", "dense", "inf", "nothing"]))
     scores = ["plain", "plain", "plain", "steep", "offset"]
     by_column = for_kernel and group > 1 and int8.get("scales", "token") != "token"
-    if by_column and theta in ("quantile", "mixed") and max(lengths) > _MOST_ROWS_BESIDE_A_LARGE_COLUMN:
+    if by_column and theta in ("quantile", "mixed") and max(lengths) > _MAX_ROWS_BESIDE_A_LARGE_COLUMN:
         scores.remove("offset")
     return Case(
         "random",

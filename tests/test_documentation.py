@@ -13,7 +13,7 @@ import tomllib
 import yaml
 
 from benchmarks import demo_tables
-from tests.pages import PAGES, ROOT, Block, Command, anchors, blocks, code_spans, commands, links, name_of
+from tests.markdown import PAGES, ROOT, Block, Command, anchors, blocks, code_spans, commands, links, name_of
 from tests.tiers import full
 
 README = ROOT / "README.md"

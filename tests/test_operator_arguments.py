@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import toptheta_npu
-from tests.pages import ROOT
+from tests.markdown import ROOT
 from toptheta_npu import cpu
 from toptheta_npu.context_parallel import context_parallel_attention, context_parallel_attention_with_stats
 from toptheta_npu.cpu.library import ARGUMENTS

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pages import ROOT, links
+from tests.markdown import ROOT, links
 from tests.tiers import full
 
 pytestmark = full

@@ -19,7 +19,7 @@ Lse = Literal["exact", "sampled"]
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 HEAD_DIMS = (16, 512)
 #: A decode step's query tokens of each sequence.
-MOST_TOKENS = 16
+MAX_TOKENS = 16
 DEVICES = ("cpu", "cuda", "meta")
 NPU = "npu"
 #: What the NPU kernel takes, in the words of op_host/geometry.h.

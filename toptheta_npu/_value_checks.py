@@ -14,7 +14,7 @@ from .fallback.arguments import TABLE, Arguments
 from .fallback.layout import valid_range
 
 
-def are_seen(tensor: Tensor) -> bool:
+def host_can_read(tensor: Tensor) -> bool:
     """Tell whether the values are there to be looked at: on a CPU, and neither traced nor faked."""
     return tensor.device.type == "cpu" and type(tensor) is Tensor and not torch.compiler.is_compiling()
 

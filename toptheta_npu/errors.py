@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 #: How much of a bad value an error message shows.
-_MOST_SHOWN = 200
+_MAX_SHOWN = 200
 
 
 Error = TypeVar("Error", bound="TopThetaArgumentError")
@@ -139,7 +139,7 @@ def shown(value: object) -> str:
 
 def shortened(text: str) -> str:
     """Cut the end off ``text`` where it is too long for an error message."""
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

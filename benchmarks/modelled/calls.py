@@ -31,7 +31,7 @@ from .step import (
 #: Correlation of the queries of a group that select alike.
 _ALIKE = 0.9
 #: Beyond so many bytes of K and V, a shape that nobody asked for is left out: it would run for minutes.
-MOST_LAYER_BYTES = 1 << 30
+MAX_LAYER_BYTES = 1 << 30
 #: Sequences of 128 to 8192 keys.
 RAGGED_LENGTHS: tuple[int, ...] = tuple(
     torch.randint(128, 8193, (16,), generator=torch.Generator().manual_seed(0)).tolist()
@@ -80,7 +80,7 @@ class Call:
         words = ("alike" if self.alike else "", "ragged" if self.ragged else "", self.variant, tokens)
         return ", ".join([str(of_one), *filter(None, words)])
 
-    def with_tokens(self, tokens: int) -> Call:
+    def add_token_axis(self, tokens: int) -> Call:
         return replace(self, shape=replace(self.shape, query_tokens=tokens))
 
 
@@ -225,7 +225,7 @@ GROUPED_INT8 = (
 )  # fmt: skip
 #: Several query tokens: the calls, and the same with one.
 TOKENS: Mapping[Call, Call] = {
-    call.with_tokens(tokens): call
+    call.add_token_axis(tokens): call
     for call, tokens in (
         (PAPER_CALL, 4),
         *((grouped_call(32768, 4, k=k, alike=alike), 4) for k in (2048, 512) for alike in (False, True)),
@@ -251,7 +251,7 @@ MODE_CALLS = {
     "float16, tiling data by DMA, as with CANN 8.1": Call(PAPER, variant="tiling data by DMA, as with CANN 8.1"),
 }
 #: The shapes of the default table that are not too large.
-DEFAULT = tuple(Call(shape) for shape in SHAPES if shape.layer_bytes <= MOST_LAYER_BYTES)
+DEFAULT = tuple(Call(shape) for shape in SHAPES if shape.layer_bytes <= MAX_LAYER_BYTES)
 #: Calls that are made in other ways, too.
 OTHERWISE: Mapping[str, Sequence[Call]] = {
     "single V rows": DENSITIES,

@@ -19,7 +19,7 @@ from emulator.ascendc import Mode
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.timing.shapes import Shape, check_for_device
 
-from .calls import MOST_LAYER_BYTES, Call, Modelled, model, run_call
+from .calls import MAX_LAYER_BYTES, Call, Modelled, model, run_call
 from .step import EXPECTED
 
 SHAPE_COLUMNS = ("heads", "batch", "n", "k", "dtype", "block")
@@ -65,7 +65,7 @@ def run(
         check_for_device(shape, "npu")
     left_out = [] if own else [
         (shape, f"{shape.layer_bytes / 2**30:.1f} GiB of cache would run for minutes here; --shape runs it")
-        for shape in shapes if shape.layer_bytes > MOST_LAYER_BYTES
+        for shape in shapes if shape.layer_bytes > MAX_LAYER_BYTES
     ]  # fmt: skip
     skipped = {shape for shape, _ in left_out}
     wanted = [shape for shape in shapes if shape not in skipped]

@@ -106,9 +106,9 @@ class Figures:
 def _token_goals() -> list[tuple[Call, str, float]]:
     """List calls of several tokens, what they are in words, and the most they were to take."""
     long = "4 heads per KV head, n = 32768, k = 2048"
-    alike, apart = (grouped_call(32768, 4, alike=alike).with_tokens(4) for alike in (True, False))
+    alike, apart = (grouped_call(32768, 4, alike=alike).add_token_axis(4) for alike in (True, False))
     return [
-        (PAPER_CALL.with_tokens(4), "48 heads, n = 2048, k = 128", 30.0),
+        (PAPER_CALL.add_token_axis(4), "48 heads, n = 2048, k = 128", 30.0),
         (apart, f"{long}, independent", 150.0), (apart, f"{long}, independent: stretch", 110.0),
         (alike, f"{long}, alike", 125.0), (alike, f"{long}, alike: stretch", 90.0),
     ]  # fmt: skip

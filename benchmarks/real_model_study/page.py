@@ -30,8 +30,8 @@ from benchmarks.real_model_study.settings import (
     FOREIGN_SPLITS,
     HEADLINE,
     KS,
-    LEAST_CHARACTERS,
     LONGER,
+    MIN_CHARACTERS,
     POST,
     SPLITS,
     TAU,
@@ -102,7 +102,7 @@ def settings_table() -> Table:
     documents = ", ".join(f"{count} {name}" for name, count in SPLITS.items() if name != "curves")
     foreign = ", ".join(f"{count} {name}" for name, count in FOREIGN_SPLITS.items())
     rows = [
-        ["documents", f"longer than {LEAST_CHARACTERS:,} characters; a window begins at character {FIRST_CHARACTER:,}"],
+        ["documents", f"longer than {MIN_CHARACTERS:,} characters; a window begins at character {FIRST_CHARACTER:,}"],
         ["prose by split", documents],
         ["jargon and Python by split", foreign],
         ["tokens predicted", f"the last {HEADLINE.positions} of every window"],

@@ -12,7 +12,7 @@ import transformers
 from toptheta_npu.thresholds import Placement
 
 #: Documents: the shortest that counts, in characters, and where its window begins, behind its heading.
-LEAST_CHARACTERS, FIRST_CHARACTER = 45_000, 2_000
+MIN_CHARACTERS, FIRST_CHARACTER = 45_000, 2_000
 #: Draws the order in which the documents of a text are dealt to the splits.
 SEED = 0
 #: Documents of each split of the text that thresholds come from; no document is in two of them.
@@ -195,7 +195,7 @@ class Scale:
     foreign_splits: Mapping[str, int] = field(default_factory=lambda: FOREIGN_SPLITS)
     ks: tuple[int, ...] = KS
     first_layers_k: int = FIRST_LAYERS_K
-    least_characters: int = LEAST_CHARACTERS
+    least_characters: int = MIN_CHARACTERS
 
     def splits_of(self, text: str) -> Mapping[str, int]:
         """Give the splits of a text."""

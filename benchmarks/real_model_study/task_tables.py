@@ -20,7 +20,7 @@ from toptheta_npu.evaluation.summary import change
 
 RETRIEVAL, ANSWERED = "retrieval.jsonl", "answers.jsonl"
 #: The least share that dense attention must answer rightly for a cell to count.
-LEAST_SHARE = 0.5
+MIN_SHARE = 0.5
 _NOTHING = Reads(0, 0, 0, 0, 0)
 _KINDS = {"needle": "number", "key_value": "list"}
 
@@ -34,7 +34,7 @@ def retrieval(folder: Path) -> Table | None:
     if not cells:
         return None
     shares = {cell: _share(by_arm[DENSE], asked, cell) for cell in cells}
-    counted = sorted(key for key in asked if shares[key[:2]] >= LEAST_SHARE)
+    counted = sorted(key for key in asked if shares[key[:2]] >= MIN_SHARE)
     rows = [
         [label(arm), *(f"{100 * _share(found, asked, cell):.0f} %" for cell in cells),
          "" if arm == DENSE or not counted else str(change(_scores(found, counted), _scores(by_arm[DENSE], counted))),

@@ -20,7 +20,7 @@ from benchmarks.serving.server import Server, metric, serve, settings
 CLIENTS = 16
 #: Requests come in as many parts, of at least so many; after each the memory is measured, while nothing runs. The first
 #: ones warm up.
-PARTS, LEAST_OF_A_PART, WARM_PARTS = 20, 40, 4
+PARTS, MIN_OF_A_PART, WARM_PARTS = 20, 40, 4
 #: Prompts that are answered one by one before the clients come, and again afterwards.
 SAMPLE, SAMPLE_TOKENS = (37, 210, 480), 24
 #: Seconds within which the engine has to let go of requests whose clients have left.
@@ -85,7 +85,7 @@ def _run(phase: Phase, asked: list[Ask], seconds: float, folder: Path) -> dict[s
     with serve(folder, environment, *phase.options) as server:
         before = _answers(server)
         outcome, memory, spent = Outcome(), [server.resident_bytes()], 0.0
-        size = max(math.ceil(len(asked) / PARTS), LEAST_OF_A_PART)
+        size = max(math.ceil(len(asked) / PARTS), MIN_OF_A_PART)
         for first in range(0, len(asked), size):
             start = time.perf_counter()
             asyncio.run(_ask(server, asked[first : first + size], seconds - spent, outcome))

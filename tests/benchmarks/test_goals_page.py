@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import goals_page
 from benchmarks.tables import Table
-from tests.pages import PAGES, ROOT, name_of
+from tests.markdown import PAGES, ROOT, name_of
 
 #: Where goals are set, and what brings them to the page. One command keeps no file; the page names its goal in words.
 _GOALS_FROM = {

@@ -14,7 +14,7 @@ import typer
 from benchmarks import pictures, readme, whole_models
 from benchmarks.real_model_study.analysis import Runs
 from benchmarks.real_model_study.settings import HEADLINE, TAU
-from tests.pages import ROOT, blocks, commands, links
+from tests.markdown import ROOT, blocks, commands, links
 from tests.tiers import full
 from toptheta_npu.cli import app
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from benchmarks.serving.tables import as_tables
-from tests.pages import ROOT
+from tests.markdown import ROOT
 
 DOCS = ROOT / "docs"
 

@@ -690,7 +690,7 @@ def test_a_layer_far_from_k_is_warned_of() -> None:
 def test_the_warning_is_printed(
     model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(calibration_report, "MOST_OFF", 0.0)
+    monkeypatch.setattr(calibration_report, "MAX_OFF", 0.0)
     assert main(str(model), "--text", "book.txt", *QUICK) == 0
     assert "warning: k̃/k at k=8 is off by more than 0 % in layer" in words(capsys.readouterr().out)
 

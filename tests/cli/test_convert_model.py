@@ -12,8 +12,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tests.cli.command import toptheta
+from tests.markdown import ROOT
 from tests.models.tiny_gguf import Q8_0, byte_level, make_model, write_gguf
-from tests.pages import ROOT
 
 pytestmark = pytest.mark.usefixtures("quiet_and_one_thread")
 

@@ -131,7 +131,7 @@ def test_a_choice_of_the_backend_holds_at_once(tensors: tuple[Tensor, ...]) -> N
 
 
 def test_no_more_calls_are_kept_than_allowed(tensors: tuple[Tensor, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(direct, "_MOST_CALLS", 3)
+    monkeypatch.setattr(direct, "_MAX_CALLS", 3)
     query, key, value, threshold = tensors
     for rows in range(1, 11):
         incremental_attention(query, key[:, :, :rows], value[:, :, :rows], threshold, **_OPTIONS)

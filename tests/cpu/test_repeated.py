@@ -13,7 +13,7 @@ import toptheta_npu
 from tests.cpu.test_page_sums import DTYPES
 from tests.tiers import only
 from toptheta_npu import TopThetaValueError, incremental_attention_with_stats
-from toptheta_npu.cpu.repeated import RepeatedDecode, RepeatedRows
+from toptheta_npu.cpu.repeated import LayerDecode, RepeatedRows
 from toptheta_npu.errors import TopThetaBackendError
 from toptheta_npu.fallback.arguments import Arguments
 from toptheta_npu.vllm.page_sums import NewRows, PageSums
@@ -80,21 +80,21 @@ def as_table(a: Arguments, rows: Tensor) -> Tensor:
     return table
 
 
-def repeatable(first: Arguments, a: Arguments, sums: PageSums | None = None) -> RepeatedDecode:
+def repeatable(first: Arguments, a: Arguments, sums: PageSums | None = None) -> LayerDecode:
     """The first call, to be repeated with tables in which the rows of another one are found."""
     mass = None if a.discarded_mass is None else as_table(a, a.discarded_mass)
     packed = None if sums is None else sums.native_form(a.value)
-    return RepeatedDecode(first, as_table(a, a.threshold), mass, LAYER, packed)
+    return LayerDecode(first, as_table(a, a.threshold), mass, LAYER, packed)
 
 
-def rows_of(call: RepeatedDecode, a: Arguments) -> RepeatedRows | None:
+def rows_of(call: LayerDecode, a: Arguments) -> RepeatedRows | None:
     assert a.actual_seq_lengths is not None
     assert a.block_table is not None
     new = NewRows(a.block_table, a.actual_seq_lengths)
     return call.rows(new.packed, a.actual_seq_lengths, a.block_table, places_of(a), LAYERS)
 
 
-def repeat(call: RepeatedDecode, a: Arguments) -> tuple[Tensor, ...] | None:
+def repeat(call: LayerDecode, a: Arguments) -> tuple[Tensor, ...] | None:
     query, rows = a.query.squeeze(2), rows_of(call, a)
     assert rows is not None
     out = torch.full_like(query, torch.nan, memory_format=torch.contiguous_format)
@@ -112,7 +112,7 @@ def test_it_says_bit_for_bit_what_the_operator_says(dtype: torch.dtype, by_colum
     with toptheta_npu.use_backend("native", device="cpu"):
         for options in OPTIONS:
             first = drawn_call(key, value, 3, 0, options)
-            assert RepeatedDecode.is_possible(first)
+            assert LayerDecode.is_possible(first)
             for seed, batch in enumerate((3, 1, 12, 4)):
                 other = drawn_call(key, value, batch, seed, options)
                 sums, other = (None, other) if options.get("sdc") == "none" else with_sums(other)
@@ -178,9 +178,9 @@ def test_other_caches_queries_and_backends_do_not_fit() -> None:
             assert not call(query, key, value, rows, out)
     with toptheta_npu.use_backend("fallback", device="cpu"):
         assert rows_of(call, a) is None
-        assert not RepeatedDecode.is_possible(a)
+        assert not LayerDecode.is_possible(a)
     for other in (
         a._replace(actual_seq_lengths=None), a._replace(block_table=None), a._replace(key=key.to("meta")[:, 0]),
         a._replace(query=a.query.to("meta")), a._replace(learnable_sink=torch.zeros(HEADS)),
     ):  # fmt: skip
-        assert not RepeatedDecode.is_possible(other)
+        assert not LayerDecode.is_possible(other)

@@ -32,7 +32,7 @@ _EMPTY = ("__global__", "__aicore__", "__BLOCK_LOCAL__", "__WORKGROUP_LOCAL__", 
 _EMPTY_FUNCTIONS = ("__inout_pipe__", "__in_pipe__", "__out_pipe__")
 _DEFINES = {"__CCE_AICORE__": "220", "__DAV_C220__": ""}
 #: The oldest clang that knows arithmetic of both 16-bit types.
-LEAST_CLANG = 17
+MIN_CLANG = 17
 #: What the device compiler does and accepts.
 _OPTIONS = ("-fno-exceptions", "-fno-rtti", "-Wno-missing-template-arg-list-after-template-kw")
 #: Text: the device compiler lets a literal be one of global memory.
@@ -55,13 +55,13 @@ class Clang:
 def find_clang() -> Clang | None:
     """The newest clang++ on the path that can compile the device path."""
     found = []
-    for name in ("clang++", *(f"clang++-{major}" for major in range(LEAST_CLANG, 40))):
+    for name in ("clang++", *(f"clang++-{major}" for major in range(MIN_CLANG, 40))):
         if program := shutil.which(name):
             text = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
             if match := re.search(r"clang version (\d+(?:\.\d+)*)", text):
                 found.append(Clang(program, match[1]))
     newest = max(found, key=lambda clang: clang.major, default=None)
-    return newest if newest and newest.major >= LEAST_CLANG else None
+    return newest if newest and newest.major >= MIN_CLANG else None
 
 
 def missing() -> str:
@@ -70,7 +70,7 @@ def missing() -> str:
     if toolkit() is None:
         lacks.append(NO_TOOLKIT)
     if find_clang() is None:
-        lacks.append(f"no clang++ {LEAST_CLANG} or newer: on Debian or Ubuntu, apt-get install clang-19")
+        lacks.append(f"no clang++ {MIN_CLANG} or newer: on Debian or Ubuntu, apt-get install clang-19")
     return "; ".join(lacks)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from toptheta_npu.evaluation.methods.blasst import select_tiles
 from toptheta_npu.evaluation.methods.blocks import block_sizes
-from toptheta_npu.evaluation.methods.pages import page_rank, select_pages
+from toptheta_npu.evaluation.methods.quest import page_rank, select_pages
 from toptheta_npu.evaluation.methods.selecting import group_union
 from toptheta_npu.evaluation.methods.top_k import select_top_k
 from toptheta_npu.fallback.prefill import RowChunk, Selector, row_chunks, select_and_attend

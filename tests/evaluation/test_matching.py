@@ -17,7 +17,7 @@ from toptheta_npu.evaluation.methods.blasst import match_scale_factor, select_ti
 from toptheta_npu.evaluation.methods.dense import select_all
 from toptheta_npu.evaluation.methods.method import Method
 from toptheta_npu.evaluation.methods.names import parse_method
-from toptheta_npu.evaluation.methods.pages import match_pages, select_pages
+from toptheta_npu.evaluation.methods.quest import match_pages, select_pages
 from toptheta_npu.evaluation.methods.spec import matched_method
 from toptheta_npu.evaluation.reads import Reads
 from toptheta_npu.evaluation.tasks.perplexity import PerplexityTask, Result

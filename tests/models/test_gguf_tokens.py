@@ -30,7 +30,7 @@ DEEPSEEK = (
 BLANKS = ("  ", "   ", "\n\n  ", "<think> ")
 
 
-def with_tokens(kind: str, texts: Sequence[str], types: Sequence[int] | int) -> Vocabulary:
+def add_token_axis(kind: str, texts: Sequence[str], types: Sequence[int] | int) -> Vocabulary:
     """A vocabulary with more tokens of some types at its end."""
     all_types = [types] * len(texts) if isinstance(types, int) else types
     base = byte_level(kind, texts) if kind != "llama" else sentencepiece()
@@ -58,7 +58,7 @@ def converted(folder: Path, vocabulary: Vocabulary) -> Any:
     ],
 )  # fmt: skip
 def test_an_answer_ends_at_each_token_that_ends_a_turn(tmp_path: Path, text: str, kind: int) -> None:
-    vocabulary = with_tokens("llama-bpe", [text], kind)
+    vocabulary = add_token_axis("llama-bpe", [text], kind)
     # the file names <|im_end|> alone, and <|endoftext|> is there too
     assert ends_of(tmp_path, vocabulary) == [2, 0, vocabulary.id(text)]
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
@@ -68,7 +68,7 @@ def test_an_answer_ends_at_each_token_that_ends_a_turn(tmp_path: Path, text: str
 def test_ends_that_the_file_names_count_whatever_their_texts(tmp_path: Path) -> None:
     names = ("eot", "eom", "fim_pad", "fim_rep", "fim_sep")
     texts = [f"<{name}>" for name in names]
-    vocabulary = with_tokens("llama-bpe", texts, CONTROL)
+    vocabulary = add_token_axis("llama-bpe", texts, CONTROL)
     ids = [vocabulary.id(text) for text in texts]
     named = {f"tokenizer.ggml.{name}_token_id": token for name, token in zip(names, ids, strict=True)}
     assert ends_of(tmp_path, vocabulary, settings=named) == [2, *ids, 0]
@@ -80,13 +80,13 @@ def test_a_vocabulary_of_its_end_alone_has_one_end(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("beside", "text"), [(["<|return|>", "<|call|>"], "<|end|>"), (["<|tool_response>"], "</s>")])
 def test_tokens_in_the_midst_of_answers_do_not_end_them(tmp_path: Path, beside: list[str], text: str) -> None:
-    vocabulary = with_tokens("llama-bpe", [*beside, text], CONTROL)
+    vocabulary = add_token_axis("llama-bpe", [*beside, text], CONTROL)
     assert ends_of(tmp_path, vocabulary) == [2, 0, *map(vocabulary.id, beside)]
 
 
 @pytest.mark.parametrize("kind", ["smollm", "llama-bpe", "gpt-2", "llama"])
 def test_user_defined_tokens_with_blanks_stay_whole(tmp_path: Path, kind: str) -> None:
-    vocabulary = with_tokens(kind, BLANKS, USER_DEFINED)
+    vocabulary = add_token_axis(kind, BLANKS, USER_DEFINED)
     tokenizer = converted(tmp_path, vocabulary)
     for text in BLANKS:
         assert tokenizer.encode(text, add_special_tokens=False) == [vocabulary.id(text)]
@@ -96,7 +96,7 @@ def test_user_defined_tokens_with_blanks_stay_whole(tmp_path: Path, kind: str) -
 # transformers shows the blanks of SentencePiece's control tokens too
 @pytest.mark.parametrize(("kind", "blank"), [("llama-bpe", "▁"), ("llama", " ")])
 def test_control_tokens_of_other_alphabets_keep_their_ids(tmp_path: Path, kind: str, blank: str) -> None:
-    vocabulary = with_tokens(kind, DEEPSEEK, CONTROL)
+    vocabulary = add_token_axis(kind, DEEPSEEK, CONTROL)
     begin, end, user, assistant = map(vocabulary.id, DEEPSEEK)
     vocabulary = replace(vocabulary, ids={"bos": begin, "eos": end, "unk": 0, "pad": end})
     tokenizer = converted(tmp_path, vocabulary)
@@ -112,7 +112,7 @@ def test_control_tokens_of_other_alphabets_keep_their_ids(tmp_path: Path, kind: 
 @pytest.mark.parametrize("kind", ["llama-bpe", "llama"])
 def test_all_control_and_user_defined_tokens_become_their_ids(tmp_path: Path, kind: str) -> None:
     texts = [*DEEPSEEK, *BLANKS, "<tool call>", "[INST]", "[/INST]", "<0x>", "été", "▁x", "Ġx"]
-    vocabulary = with_tokens(kind, texts, [CONTROL, USER_DEFINED] * 7 + [CONTROL])
+    vocabulary = add_token_axis(kind, texts, [CONTROL, USER_DEFINED] * 7 + [CONTROL])
     tokenizer = converted(tmp_path, vocabulary)
     for text in [*vocabulary.tokens[: vocabulary.special], *texts]:
         assert tokenizer.encode(text, add_special_tokens=False) == [vocabulary.id(text)], text
@@ -126,7 +126,7 @@ def test_tokens_without_a_text_do_not_hide_each_other(tmp_path: Path) -> None:
 
 
 def test_the_check_finds_tokens_that_do_not_stay_whole(tmp_path: Path) -> None:
-    file = new_gguf(tmp_path, with_tokens("llama-bpe", DEEPSEEK, CONTROL))
+    file = new_gguf(tmp_path, add_token_axis("llama-bpe", DEEPSEEK, CONTROL))
     vocabulary = read_vocabulary(read_contents(file))
     good = make_tokenizer(vocabulary, 128)
     check_tokenizer(good, vocabulary, file)

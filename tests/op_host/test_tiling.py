@@ -28,7 +28,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 _SYSTEM = 16 * 1024 * 1024
 _WHOLE, _SPLIT, _CUBE = 1, 2, 3
 _POST_SOFTMAX = 10  # added to the form's key
-_MOST_SCORES = 256 * 1024 * 1024
+_MAX_SCORES = 256 * 1024 * 1024
 #: Of a call without int8 caches.
 _NO_SCALES = {"outer": 0, "head": 0, "perToken": 0, "unused": 0}
 _FAR_ROWS = Shape(batch=1, kv_heads=2, group=4, head_dim=512, rows=300, layout="BSND")
@@ -152,7 +152,7 @@ def key_of(shape: Shape, call: Call) -> int:
 
 
 def fits(shape: Shape, call: Call) -> bool:
-    return score_bytes_of(shape, call) <= _MOST_SCORES
+    return score_bytes_of(shape, call) <= _MAX_SCORES
 
 
 @given(calls())
@@ -413,7 +413,7 @@ def test_scores_of_post_softmax_reach_their_limit_and_no_further() -> None:
     """[B, Hq, capacity] = [16, 16, 262144] float32 is 256 MiB."""
     shape = Shape(batch=16, kv_heads=16, group=1, rows=262144)
     call = shape.call(placement="post_softmax", lengths="int32")
-    assert call.run().workspace > _SYSTEM + _MOST_SCORES
+    assert call.run().workspace > _SYSTEM + _MAX_SCORES
     with pytest.raises(OperatorError, match="256 MiB of scores"):
         replace(shape, batch=17).call(placement="post_softmax", lengths="int32").run()
 

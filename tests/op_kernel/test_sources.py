@@ -20,7 +20,7 @@ _FORBIDDEN = (r"\bstd\s*::", r"\bdouble\b", r"\bnew\b", r"\bdelete\b", r"\bvirtu
               r"\bthrow\b", r"\bdynamic_cast\b", r"\btypeid\b", r"\bgoto\b")  # fmt: skip
 _DOUBLE_LITERAL = r"(?<![\w.])(?:\d+\.\d*|\.\d+|\d+(?=[eE]))(?:[eE][+-]?\d+)?(?![\w.])"
 _INCLUDES = {"<cstdint>", '"kernel_operator.h"', '"lib/matmul_intf.h"', *(f'"{path.name}"' for path in _HEADERS)}
-_MOST_EVENT = 5  # 6 and 7 belong to the system
+_MAX_EVENT = 5  # 6 and 7 belong to the system
 #: Evaluated by the compiler alone, in a static_assert.
 _COMPILE_TIME = {"EveryLayoutFits", "EveryRoundFits"}
 _NOT_FUNCTIONS = re.compile(r"(if|else|for|while|do|switch|return|struct|class|enum|union|namespace)\b")
@@ -45,7 +45,7 @@ def event_ids_above_the_free_ones(text: str) -> list[str]:
     numbers = re.findall(r"\bk\w*Event\s*=\s*(\d+)", code)
     for event in re.findall(r"\b(?:SetFlag|WaitFlag)<[^>]*>\(([^;]*)\);", code):
         numbers += re.findall(r"(?<![\w%])(?<!% )\d+\b", event)
-    return [number for number in numbers if int(number) > _MOST_EVENT]
+    return [number for number in numbers if int(number) > _MAX_EVENT]
 
 
 def function_heads(text: str) -> Iterator[str]:

@@ -21,8 +21,8 @@ _BLOCK = 32
 _COUNTS = ("chunkRows", "scoreRows", "slots", "tileRows", "slotBytes", "valueTileRows", "valueListRows",
            "blockTokens")  # fmt: skip
 _FIELDS = tuple(re.findall(r"uint32_t (\w+);", _HEADER.read_text().split("struct UbLayout {")[1].split("};")[0]))
-_MOST_CORES = 64
-_MOST_HEADS = 4096
+_MAX_CORES = 64
+_MAX_HEADS = 4096
 
 
 class _Layout(ctypes.Structure):
@@ -166,11 +166,11 @@ def test_buffers_hold_their_second_uses(layouts: list[tuple[Variant, Layout]]) -
         assert variant.head_block == 1 or chunk % 256 == 0, variant
         # four blocks of one head of all parts of a unit, then at least one accumulator
         ring = layout.bytes_of("keyTiles")
-        assert ring >= _MOST_CORES * 4 * _BLOCK + variant.head_dim * 4, variant
+        assert ring >= _MAX_CORES * 4 * _BLOCK + variant.head_dim * 4, variant
         # two of every head in post-softmax, of which several tokens have none
-        assert variant.query_tokens or ring >= _MOST_CORES * 2 * _BLOCK * variant.head_block, variant
+        assert variant.query_tokens or ring >= _MAX_CORES * 2 * _BLOCK * variant.head_block, variant
         # one 32-byte block for each head block of the largest group, when nothing else is left in front of them
-        most_blocks = -(-_MOST_HEADS // (8 if variant.head_dim <= 256 else 4))
+        most_blocks = -(-_MAX_HEADS // (8 if variant.head_dim <= 256 else 4))
         assert layout.buffers["partials"].stop >= most_blocks * _BLOCK, variant
         # the scores of every other chunk from a cube core, behind those of the first
         second = variant.head_block * chunk * 4

@@ -19,8 +19,8 @@ from tests.tiers import only
 _HERE = Path(__file__).resolve().parent
 _GRANULE, _FINE_GRANULE = 128, 32
 _MINIMUM_GRANULES = 2
-_LEAST_FINE_GRANULES = 5  # 129 rows are two granules, the share of one core
-_MOST_ROWS = 262144
+_MIN_FINE_GRANULES = 5  # 129 rows are two granules, the share of one core
+_MAX_ROWS = 262144
 _FIELDS = ("batch", "kv_head", "head_block", "row_begin", "row_end", "unit_rows", "first_core", "last_core")
 
 
@@ -119,8 +119,8 @@ _cores = st.one_of(st.sampled_from((20, 24, 40, 48)), st.integers(1, 64))
 @given(_works, _cores)
 @example(Work((0,)), 48)
 @example(Work((0, 0, 0), 8), 48)
-@example(Work((_MOST_ROWS,)), 48)
-@example(Work((_MOST_ROWS, 0, 1), 2), 64)
+@example(Work((_MAX_ROWS,)), 48)
+@example(Work((_MAX_ROWS, 0, 1), 2), 64)
 @example(Work((2048,) * 6, 8), 48)
 @example(Work((1,) * 9, 8, 5), 64)
 def test_every_granule_is_taken_once_and_in_order(work: Work, cores: int) -> None:
@@ -130,7 +130,7 @@ def test_every_granule_is_taken_once_and_in_order(work: Work, cores: int) -> Non
 
 
 @given(_works, _cores)
-@example(Work((_MOST_ROWS, 1)), 48)
+@example(Work((_MAX_ROWS, 1)), 48)
 def test_segments_begin_at_granules_and_end_there_or_with_their_unit(work: Work, cores: int) -> None:
     granule = work.granule(cores)
     for own in split(work, cores):
@@ -142,7 +142,7 @@ def test_segments_begin_at_granules_and_end_there_or_with_their_unit(work: Work,
 
 
 @given(_works, _cores)
-@example(Work((_MOST_ROWS,)), 48)
+@example(Work((_MAX_ROWS,)), 48)
 @example(Work((256,) * 3), 64)
 @example(Work((0,)), 1)
 def test_active_cores_come_first_with_an_even_share_of_at_least_the_minimum(work: Work, cores: int) -> None:
@@ -153,7 +153,7 @@ def test_active_cores_come_first_with_an_even_share_of_at_least_the_minimum(work
     assert 1 <= active <= cores
     assert not any(shares[active:])
     assert max(shares[:active]) - min(shares[:active]) <= 1
-    least = _MINIMUM_GRANULES if granule == _GRANULE else _LEAST_FINE_GRANULES
+    least = _MINIMUM_GRANULES if granule == _GRANULE else _MIN_FINE_GRANULES
     assert active == 1 or min(shares[:active]) >= least
 
 
@@ -185,7 +185,7 @@ def test_cores_that_do_not_meet_share_no_unit(work: Work, cores: int) -> None:
 
 
 @given(_works, _cores)
-@example(Work((_MOST_ROWS, _MOST_ROWS)), 40)
+@example(Work((_MAX_ROWS, _MAX_ROWS)), 40)
 @example(Work((300,) * 9, 8, 2), 48)
 def test_only_the_first_and_the_last_segment_of_a_core_may_be_cut(work: Work, cores: int) -> None:
     for own in split(work, cores):
@@ -194,7 +194,7 @@ def test_only_the_first_and_the_last_segment_of_a_core_may_be_cut(work: Work, co
 
 
 @given(_works, _cores)
-@example(Work((_MOST_ROWS,), 2), 24)
+@example(Work((_MAX_ROWS,), 2), 24)
 def test_segments_name_the_cores_that_share_their_unit(work: Work, cores: int) -> None:
     sharing: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     for core, own in enumerate(split(work, cores)):
@@ -211,7 +211,7 @@ def test_segments_name_the_cores_that_share_their_unit(work: Work, cores: int) -
 @example(Work((0, 0)), 48)
 @example(Work((129, 255, 256)), 48)
 @example(Work((2048,), 8), 48)
-@example(Work((_MOST_ROWS,) * 9, 8, 5), 64)
+@example(Work((_MAX_ROWS,) * 9, 8, 5), 64)
 def test_total(work: Work, cores: int) -> None:
     total = total_of(work, cores)
     assert total.granule_rows == work.granule(cores)
@@ -221,11 +221,11 @@ def test_total(work: Work, cores: int) -> None:
 
 @pytest.mark.parametrize("cores", only({48}, [1, 20, 48, 64]))
 def test_the_largest_batch_of_the_longest_sequences_stays_inside_64_bits(cores: int) -> None:
-    work = Work((_MOST_ROWS,) * 65536, 8)
-    assert total_of(work, cores).granules == 65536 * 8 * _MOST_ROWS // _GRANULE
+    work = Work((_MAX_ROWS,) * 65536, 8)
+    assert total_of(work, cores).granules == 65536 * 8 * _MAX_ROWS // _GRANULE
     first, last = segments_of(work, cores, 0), segments_of(work, cores, cores - 1)
     assert (first[0].unit, first[0].row_begin) == ((0, 0, 0), 0)
-    assert (last[-1].unit, last[-1].row_end) == ((65535, 7, 0), _MOST_ROWS)
+    assert (last[-1].unit, last[-1].row_end) == ((65535, 7, 0), _MAX_ROWS)
 
 
 @given(st.integers(1, 3), st.sampled_from((1, 2, 4)), st.integers(1, 4), st.integers(1, 64), st.integers(0, 5000))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.pages import ROOT
+from tests.markdown import ROOT
 
 FOLDER = ROOT / "build/real-model/smollm2"
 GEMMA = ROOT / "build/gemma3"

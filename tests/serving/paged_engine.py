@@ -27,7 +27,7 @@ def running(form: str) -> Iterator[None]:
     backend = "native" if form == "native" else "fallback"
     with toptheta_npu.use_backend(backend, device="cpu"), pytest.MonkeyPatch.context() as patch:
         if form == "device":
-            patch.setattr(page_sums, "are_seen", lambda tensor: False)
+            patch.setattr(page_sums, "host_can_read", lambda tensor: False)
         yield
 
 

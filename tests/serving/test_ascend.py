@@ -178,7 +178,7 @@ def test_another_cache_gets_sums_of_its_own(table: Path) -> None:
 @pytest.mark.parametrize("seen", [True, False])
 def test_means_are_those_of_the_sequences(table: Path, seen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not seen:  # as on a device
-        monkeypatch.setattr("toptheta_npu.vllm.page_sums.are_seen", lambda tensor: False)
+        monkeypatch.setattr("toptheta_npu.vllm.page_sums.host_can_read", lambda tensor: False)
     served = Served(table, vmc=True)
     assert_right(served.step([40, 21]))
     for counts in ([1, 1], [1, 30], [1, 1, 50], *[[1, 1, 1]] * 18):

@@ -48,7 +48,7 @@ def test_rounding_is_seen(table: Path) -> None:
 def test_no_step_that_decodes_multiplies_the_cache_out(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     served = Served(table, c8=True, dense_layers=[1])
     assert_right(served.step([40, 21]))
-    monkeypatch.setattr(ascend_c8, "multiply_out", lambda *_: pytest.fail("pages were multiplied out"))
+    monkeypatch.setattr(ascend_c8, "dequantise_pages", lambda *_: pytest.fail("pages were multiplied out"))
     for counts in ([1, 1], [FEW_TOKENS, 1], [2, 3]):
         assert_right(served.step(counts))
 

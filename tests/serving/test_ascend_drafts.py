@@ -54,7 +54,7 @@ def test_each_token_is_the_step_that_it_would_be_alone(
 ) -> None:
     """Several numbers of drafts beside prompts and plain sequences, over ends of pages, and after rejections."""
     if not seen:  # as on a device
-        monkeypatch.setattr("toptheta_npu.vllm.page_sums.are_seen", lambda tensor: False)
+        monkeypatch.setattr("toptheta_npu.vllm.page_sums.host_can_read", lambda tensor: False)
     served = serve(table, vmc=vmc, c8=c8, metrics=True)
     for counts, rejected, is_known in SCHEDULE:
         assert_right(served.step(counts, padded_tokens=2 if len(counts) == 3 else 0))
@@ -67,7 +67,7 @@ def test_each_token_is_the_step_that_it_would_be_alone(
 
 
 def test_means_are_right_where_drafts_fill_pages(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toptheta_npu.vllm.page_sums.are_seen", lambda tensor: False)
+    monkeypatch.setattr("toptheta_npu.vllm.page_sums.host_can_read", lambda tensor: False)
     served = serve(table, block_size=2, vmc=True)
     served.step([3, 4])
     for rejected in ((1, 3), (3, 0), (0, 2), (2, 1)):

@@ -12,7 +12,7 @@ import toptheta_npu
 from tests.serving.test_steps import thresholds
 from toptheta_npu import TopThetaNotImplementedError, TopThetaTypeError, incremental_attention, prefill_attention
 from toptheta_npu.fallback.antiquant import dequantise, quantise, token_scale
-from toptheta_npu.vllm.int8_pages import DenseRows, multiply_out, row_bytes, view_int8_pages, write_rows
+from toptheta_npu.vllm.int8_pages import DenseRows, dequantise_pages, row_bytes, view_int8_pages, write_rows
 from toptheta_npu.vllm.layers import LayerGroup, LayerRule
 from toptheta_npu.vllm.layouts import Pages
 from toptheta_npu.vllm.page_sums import NewRows, PageSums
@@ -125,7 +125,7 @@ def test_dense_rows_attend_to_all_rounded_rows_up_to_their_own() -> None:
 def test_pages_are_multiplied_out_in_the_order_that_is_asked_for() -> None:
     made = Sequences()
     room = Pages(*torch.full((2, 4, KV_HEADS, PAGE, DIM), torch.nan, dtype=torch.bfloat16).unbind())
-    multiply_out(made.cache.pages, made.table[4, :1].long(), room)
+    dequantise_pages(made.cache.pages, made.table[4, :1].long(), room)
     for rows, whole in zip(room[:2], made.alone(4), strict=True):
         assert torch.equal(rows[0, :, : made.lengths[4]], whole[0].bfloat16())
         assert rows[1:].isnan().all()

@@ -257,7 +257,7 @@ def test_who_moves_a_page_rebuilds_the_sums(form: str) -> None:
 
 
 def test_large_prompts_are_gathered_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_sums, "_MOST_GATHERED", 2 * 3 * HEADS * HEAD_DIM * 4)
+    monkeypatch.setattr(page_sums, "_MAX_GATHERED", 2 * 3 * HEADS * HEAD_DIM * 4)
     engine = PagedEngine(64, 2, torch.float32, form="torch")
     engine.step(*((engine.start(list(range(tokens))), tokens) for tokens in (23, 60)))
     engine.check()

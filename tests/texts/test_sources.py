@@ -172,7 +172,7 @@ def test_a_json_file_that_is_not_text_is_named(tmp_path: Path) -> None:
 
 
 def test_a_line_too_long_for_json_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "MOST_LINE", 1000)
+    monkeypatch.setattr(sources, "MAX_LINE", 1000)
     (tmp_path / "a.jsonl").write_text("x" * 2000)
     with pytest.raises(
         TopThetaValueError, match=r"expected lines of at most 1000 characters, .* write one object a line"

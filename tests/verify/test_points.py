@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pages import ROOT
+from tests.markdown import ROOT
 from toptheta_npu import TopThetaValueError
 from toptheta_npu.verify.points import POINTS, choose
 

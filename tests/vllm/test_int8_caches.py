@@ -113,7 +113,7 @@ def test_no_step_that_decodes_multiplies_the_cache_out(int8: Any, monkeypatch: p
     for index, ids in enumerate(prompts(300, 90, seed=6)):
         llm.add_request(f"decode {index}", {"prompt_token_ids": ids}, greedy_tokens(8))
     llm.step()
-    monkeypatch.setattr(cpu, "multiply_out", lambda *_: pytest.fail("pages were multiplied out"))
+    monkeypatch.setattr(cpu, "dequantise_pages", lambda *_: pytest.fail("pages were multiplied out"))
     while llm.has_unfinished_requests():
         llm.step()
     (few,) = prompts(FEW_TOKENS, seed=6)  # nor does one that has as few new tokens as drafts

@@ -17,7 +17,7 @@ import pytest
 from benchmarks.serving.engines import TABLE, generated, prompts, wrong_tokens
 from benchmarks.serving.schedules import undisturbed, wrong_in
 from benchmarks.serving.server import Server, metric, serve, settings
-from tests.pages import ROOT, commands
+from tests.markdown import ROOT, commands
 
 CLIENTS = 16
 NEW_TOKENS = 16

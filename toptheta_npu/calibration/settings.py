@@ -20,7 +20,7 @@ from .row_statistics import rows_of_sequence
 FIRST_LAYERS_K = (512, 512)
 
 # Each calibrated k takes up to two length knots; at least half of the knots are left for the rest.
-_MOST_TARGETS = MAX_LENGTH_KNOTS // 4
+_MAX_TARGETS = MAX_LENGTH_KNOTS // 4
 
 
 @dataclass(frozen=True)
@@ -119,10 +119,10 @@ class CalibrationSettings:
         if len(self.layer_k) != self.num_layers:
             got = str(len(self.layer_k))
             raise TopThetaValueError("layer_k", f"{self.num_layers} numbers, one per layer", got)
-        if len(self.all_targets()) > _MOST_TARGETS:
+        if len(self.all_targets()) > _MAX_TARGETS:
             got = str(len(self.all_targets()))
             remedy = "thresholds of other k are interpolated: ask for fewer"
-            raise TopThetaValueError("k", f"at most {_MOST_TARGETS} different max(k, layer_k)", got, remedy)
+            raise TopThetaValueError("k", f"at most {_MAX_TARGETS} different max(k, layer_k)", got, remedy)
         least = max(max(self.k), min(self.layer_k))
         if self.longest <= least:
             remedy = "feed longer rows, or lower k and layer_k"

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from .._checks import DEVICES, FLOAT32, check_device, check_modes, check_tensor
-from .._value_checks import are_seen
+from .._value_checks import host_can_read
 from ..fallback import Arguments
 from ..fallback.compensation import add_sink
 from ..operator import merge_partials
@@ -204,7 +204,7 @@ def _gathered(
     sent = [*share.partial(lse), share.n]
     gathered = exchange.gather(sent if value_sum is None else [*sent, value_sum])
     parts = Parts(*gathered[:6])
-    if interleave is not None and are_seen(share.arguments.query):
+    if interleave is not None and host_can_read(share.arguments.query):
         parts = settle_ties(parts, share, exchange, interleave)
     if value_sum is None:
         return parts, None

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .._value_checks import are_seen, cache_capacity
+from .._value_checks import cache_capacity, host_can_read
 from ..errors import TopThetaValueError
 from ..fallback import Arguments, Partial
 from ..fallback.antiquant import PER_CHANNEL, PER_TOKEN_AND_HEAD
@@ -116,7 +116,7 @@ def with_room(given: Arguments) -> Arguments:
         return given
     asked = 0 if given.actual_seq_lengths is None else given.actual_seq_lengths
     lengths = asked if isinstance(asked, Tensor) else torch.as_tensor(asked, device="cpu")
-    if are_seen(lengths) and lengths.any():
+    if host_can_read(lengths) and lengths.any():
         raise TopThetaValueError("actual_seq_lengths", "0, since the cache has no room", str(lengths.tolist()))
     key, value = (cache.new_zeros((*cache.shape[:axis], 1, *cache.shape[axis + 1 :])) for cache in caches)
     none = lengths.new_zeros(lengths.shape or len(key), dtype=torch.int64, device=key.device)

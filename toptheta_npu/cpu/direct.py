@@ -15,10 +15,10 @@ import torch
 from ..fallback.arguments import CHOICES, TENSORS, Arguments
 from . import operators
 from .backend import CPU_SELECTOR
-from .eager import is_watched, plain_keys
+from .dispatch_watch import is_watched, plain_keys
 from .plans import Plan, make_plan
 
-_MOST_CALLS = 512
+_MAX_CALLS = 512
 _RUNS: dict[str, tuple[int, Callable[[Plan, Arguments], Any]]] = {
     "incremental_attention": (operators.OUTPUT, operators.run),
     "incremental_attention_with_stats": (operators.WITH_STATISTICS, operators.run_with_stats),
@@ -34,7 +34,7 @@ class _Call(NamedTuple):
     plan: Plan
 
 
-class DirectCalls:
+class CallCache:
     """The calls of one operator that went through checks and dispatcher before."""
 
     def __init__(self, name: str) -> None:
@@ -74,7 +74,7 @@ class DirectCalls:
         """Keep a call that went through."""
         if CPU_SELECTOR.implementation(self._name, given.query.dtype) is not self._native:
             return
-        if len(self._calls) >= _MOST_CALLS:
+        if len(self._calls) >= _MAX_CALLS:
             self._calls.clear()
         resolved = Arguments._make((num_heads, kv_heads, scale, *given[TENSORS.start :]))
         self._calls[key] = _Call(num_heads, kv_heads, scale, make_plan(resolved, self._result))

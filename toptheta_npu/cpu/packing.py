@@ -9,14 +9,14 @@ from torch import Tensor
 
 from .backend import CPU_SELECTOR
 from .build import ELEMENTS
-from .eager import is_watched, plain_keys
+from .dispatch_watch import is_watched, plain_keys
 from .library import loaded
 
 #: The fields of struct RowsToPack in source/packing.h.
 _ROWS = struct.Struct("@P4q4q2Pq")
 #: More are packed in PyTorch, which has all its threads for them.
 _FEW_ROWS = 16
-_MOST_HEAD_DIM = 512
+_MAX_HEAD_DIM = 512
 
 
 def pack_rows(rows: Tensor, packed: Tensor, channels: Tensor | None) -> bool:
@@ -31,7 +31,7 @@ def pack_rows(rows: Tensor, packed: Tensor, channels: Tensor | None) -> bool:
     dtype = rows.dtype
     if torch.compiler.is_compiling() or is_watched() or not (plain_keys(rows) and plain_keys(packed)):
         return False
-    if rows.shape[2] > _FEW_ROWS or rows.shape[3] > _MOST_HEAD_DIM:
+    if rows.shape[2] > _FEW_ROWS or rows.shape[3] > _MAX_HEAD_DIM:
         return False
     if str(dtype).removeprefix("torch.") not in ELEMENTS or not CPU_SELECTOR.runs_native(dtype):
         return False

@@ -1,7 +1,7 @@
 """The decode call of a layer that an engine repeats step by step: what stays the same is checked and packed once.
 
 For short rows an operator spends more time on its arguments than on its work. An engine hands over the same caches and
-options in every step, so `RepeatedDecode` keeps them, and `RepeatedRows` what all layers of a step say alike. What
+options in every step, so `LayerDecode` keeps them, and `RepeatedRows` what all layers of a step say alike. What
 is left for a layer is one native call, which makes its V sums and means, too. It looks at the values by itself.
 """
 
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .._value_checks import are_seen
+from .._value_checks import host_can_read
 from ..fallback.arguments import Arguments
 from . import page_sums
 from .backend import CPU_SELECTOR
@@ -45,7 +45,7 @@ class RepeatedRows(NamedTuple):
     alive: tuple[Tensor, ...]
 
 
-class RepeatedDecode:
+class LayerDecode:
     """`incremental_attention_with_stats` of one layer with a paged cache and lengths, for other rows.
 
     Args:
@@ -84,7 +84,7 @@ class RepeatedDecode:
     @staticmethod
     def is_possible(arguments: Arguments) -> bool:
         """Tell whether the native kernel runs these arguments, and a call is one that can be repeated."""
-        plain = are_seen(arguments.query) and arguments.key.dim() == 4 and arguments.is_of_one_token
+        plain = host_can_read(arguments.query) and arguments.key.dim() == 4 and arguments.is_of_one_token
         rest = arguments.key_start, arguments.learnable_sink, arguments.lse
         paged = arguments.block_table is not None and arguments.actual_seq_lengths is not None
         return plain and paged and rest == (None,) * 3 and page_sums.find(arguments.query.dtype) is not None

@@ -19,7 +19,7 @@ _TOLD_NATS = math.log(1.005)
 _TOLD_SHARE = 0.01
 _FEWEST = 3  # samples whose spread says something
 _MANY = 1000  # degrees of freedom from which the normal law will do: it is 0.13 % less there
-_MOST_SAMPLES = 10**7
+_MAX_SAMPLES = 10**7
 _NORMAL = statistics.NormalDist().inv_cdf(0.975)
 _SAMPLES = {"perplexity": "windows", "key-value": "prompts", "needle": "prompts"}
 
@@ -133,8 +133,8 @@ def verdict(measurement: Measurement, dense: Measurement) -> Verdict:
     spread = paired_proportions_error(worse) * math.sqrt(count + 2) if answers else spread_of(worse)
     half = _half_width(spread, count, answers)
     enough = None
-    if told is not None and _half_width(spread, _MOST_SAMPLES, answers) <= told:
-        counts = range(_FEWEST, _MOST_SAMPLES)
+    if told is not None and _half_width(spread, _MAX_SAMPLES, answers) <= told:
+        counts = range(_FEWEST, _MAX_SAMPLES)
         enough = counts[bisect_left(counts, True, key=lambda count: _half_width(spread, count, answers) <= told)]
     return Verdict(shown(loss), shown(loss - half), shown(loss + half), unit, count, told and shown(told), enough)
 

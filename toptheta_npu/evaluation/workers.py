@@ -18,7 +18,7 @@ import torch
 from transformers import PreTrainedModel
 
 T = TypeVar("T")
-_MOST_WORKERS = 4  # the interpreter runs one of them at a time between two operators
+_MAX_WORKERS = 4  # the interpreter runs one of them at a time between two operators
 
 
 class ModelWorkers:
@@ -39,7 +39,7 @@ class ModelWorkers:
     """
 
     def __init__(self, model: PreTrainedModel, count: int | None = None) -> None:
-        self.count = count or min(available_cores(), _MOST_WORKERS)
+        self.count = count or min(available_cores(), _MAX_WORKERS)
         self._models: SimpleQueue[PreTrainedModel] = SimpleQueue()
         for _ in range(self.count):
             self._models.put(share_weights(model))

@@ -16,7 +16,7 @@ from .._checks import (
     KERNEL_PAGE_ROWS,
     KERNEL_STEP,
     KERNEL_TOKENS_STRIDE,
-    MOST_TOKENS,
+    MAX_TOKENS,
     PLACEMENTS,
     check_choice,
     check_dense,
@@ -141,9 +141,9 @@ def _check_tokens(query: Tensor, tokens: int, input_layout: str) -> None:
     wanted = f"{{}}, {input_layout} {QUERY_FORMS[input_layout]}"
     if tokens < 1:
         raise TopThetaValueError("query", wanted.format("at least one token"), shape_text(query))
-    if tokens > MOST_TOKENS:
+    if tokens > MAX_TOKENS:
         raise TopThetaNotImplementedError(
-            "query", wanted.format(f"1 to {MOST_TOKENS} tokens"), shape_text(query),
+            "query", wanted.format(f"1 to {MAX_TOKENS} tokens"), shape_text(query),
             "use prefill_attention for more tokens",
         )  # fmt: skip
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .._checks import NPU
-from ..cpu.direct import DirectCalls
+from ..cpu.direct import CallCache
 from ..fallback import Partial
 from ..fallback.arguments import CHOICES, TENSORS, Arguments
 from ..npu.backend import NPU_SELECTOR
@@ -28,7 +28,7 @@ _OF_A_PART = slice(0, Arguments._fields[TENSORS].index("actual_query_lengths"))
 _CHOICES = Arguments._fields[CHOICES]
 _DEFAULT_CHOICES = tuple(Arguments._field_defaults[name] for name in _CHOICES)
 
-_DIRECT = {name: DirectCalls(name) for name in ("incremental_attention", "incremental_attention_with_stats")}
+_DIRECT = {name: CallCache(name) for name in ("incremental_attention", "incremental_attention_with_stats")}
 
 
 def incremental_attention(

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from .._checks import DTYPES, FLOAT32, INTEGERS, check_choice, check_dense, check_modes, check_tensor, shape_text
-from .._value_checks import are_seen, check_float_values, check_threshold_values
+from .._value_checks import check_float_values, check_threshold_values, host_can_read
 from ..errors import TopThetaTypeError, TopThetaValueError, shown
 from ..fallback import Compensation, Partial, partial
-from ..fallback.compensation import expand_threshold, with_tokens
+from ..fallback.compensation import add_token_axis, expand_threshold
 from ..fallback.layout import in_layout, query_heads
 from .checks import LAYOUTS, Sizes, check_float_tensors, check_threshold
 
@@ -83,7 +83,7 @@ def merge_partials(
     if not isinstance(dtype, torch.dtype) or dtype not in DTYPES:
         raise TopThetaTypeError("dtype", " or ".join(map(str, DTYPES)), shown(dtype))
     total = torch.stack([_length(f"n[{index}]", length, sizes, like) for index, length in enumerate(n)]).sum(0)
-    if are_seen(like):
+    if host_can_read(like):
         check_threshold_values("threshold", threshold, placement)
         check_float_values(compensation.tensors)
         for index, part in enumerate(parts):
@@ -99,7 +99,7 @@ def merge_partials(
 def _with_tokens(part: tuple[Tensor, ...], input_layout: str, heads: int) -> Partial:
     """View a part with the axes [B, Hq, Sq] everywhere."""
     out, *statistics = part
-    return Partial(query_heads(out, input_layout, heads), *(with_tokens(each, 3) for each in statistics))
+    return Partial(query_heads(out, input_layout, heads), *(add_token_axis(each, 3) for each in statistics))
 
 
 def _check_parts(parts: Sequence[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]], input_layout: str) -> Sizes:
@@ -144,7 +144,7 @@ def _length(name: str, length: int | Tensor, sizes: Sizes, like: Tensor) -> Tens
     if isinstance(length, Tensor):
         shape = (batch,) if tokens == 1 else (batch, tokens)
         check_tensor(name, length, like, shape, INTEGERS, f" {words}")
-        if are_seen(length) and (least := length.min().item()) < 0:
+        if host_can_read(length) and (least := length.min().item()) < 0:
             raise TopThetaValueError(name, "numbers of keys, at least 0", str(least))
         return length.long().view(batch, tokens)
     if type(length) is not int:

@@ -19,11 +19,11 @@ from .._checks import (
     shape_text,
 )
 from .._value_checks import (
-    are_seen,
     check_cache_values,
     check_float_values,
     check_scale_values,
     check_threshold_values,
+    host_can_read,
 )
 from ..errors import TopThetaTypeError, TopThetaValueError
 from ..fallback import Arguments, prefill
@@ -118,7 +118,7 @@ def prefill_attention(
     check_modes(placement, sdc, sdc_gamma, discarded_mass, "vmc" if vmc else None)
     if scale_value is not None:
         check_number("scale_value", scale_value)
-    if are_seen(query):
+    if host_can_read(query):
         check_threshold_values("threshold_per_row", threshold_per_row, placement)
         check_float_values({"discarded_mass": discarded_mass, "learnable_sink": learnable_sink})
         check_cache_values(lengths, starts, key.shape[2])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from .._checks import INTEGERS, MOST_TOKENS, check_int, check_tensor
+from .._checks import INTEGERS, MAX_TOKENS, check_int, check_tensor
 from ..fallback import layout
 
 
@@ -32,5 +32,5 @@ def row_lengths(actual_seq_lengths: Tensor, actual_query_lengths: Tensor | None,
     if actual_query_lengths is not None:
         shape = tuple(actual_seq_lengths.shape)
         check_tensor("actual_query_lengths", actual_query_lengths, actual_seq_lengths, shape, INTEGERS, " [B]")
-    check_int("query_tokens", query_tokens, 1, MOST_TOKENS)
+    check_int("query_tokens", query_tokens, 1, MAX_TOKENS)
     return layout.row_lengths(actual_seq_lengths.clamp(min=0), actual_query_lengths, query_tokens)

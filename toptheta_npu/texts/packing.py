@@ -16,7 +16,7 @@ from .conventions import Conventions, Tokens
 from .sources import Source
 
 #: The most windows that are kept back.
-MOST_HELD_OUT = 16
+MAX_HELD_OUT = 16
 _IN_MEMORY = 2**26
 
 
@@ -153,7 +153,7 @@ def held_out_count(windows: int) -> int:
         >>> held_out_count(64), held_out_count(3), held_out_count(1000)
         (6, 1, 16)
     """
-    return min(MOST_HELD_OUT, max(1, windows // 10))
+    return min(MAX_HELD_OUT, max(1, windows // 10))
 
 
 def held_out_places(windows: int, count: int) -> list[int]:

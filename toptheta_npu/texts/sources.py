@@ -16,7 +16,7 @@ from .decoding import CHUNK, decoded, read_at
 #: Characters of a document that are tokenised at a time, about.
 PIECE = 2**17
 #: A longer line of JSON is not one.
-MOST_LINE = 2**26
+MAX_LINE = 2**26
 _ROWS = 64
 
 
@@ -165,9 +165,9 @@ class JsonLines:
             first, *others = text.split("\n")
             held.append(first)
             size += len(first)
-            if size > MOST_LINE:
+            if size > MAX_LINE:
                 got = "a longer one: is it JSON Lines?"
-                raise file_error(self.path, f"lines of at most {MOST_LINE} characters", got, "write one object a line")
+                raise file_error(self.path, f"lines of at most {MAX_LINE} characters", got, "write one object a line")
             if others:
                 yield "".join(held)
                 yield from others[:-1]

@@ -19,7 +19,7 @@ from .rows import Rows, Source
 from .targets import LayerAims, Target
 
 # One threshold per row length, layer and head; 32 x 32 heads and 128 Ki tokens take 0.5 GiB.
-_MOST_BYTES = 32 * 2**30
+_MAX_BYTES = 32 * 2**30
 
 
 class Lookup:
@@ -130,6 +130,6 @@ def _checked_device(device: torch.device | str) -> torch.device:
 
 def _check_size(table: ThresholdGrid, longest: int) -> None:
     numbers = (longest + 1) * table.num_layers * table.num_heads * (1 if table.discarded_mass is None else 2)
-    if 4 * numbers > _MOST_BYTES:
+    if 4 * numbers > _MAX_BYTES:
         got = f"{4 * numbers / 2**30:.0f} GiB for rows of up to {longest} elements"
-        raise TopThetaValueError("max_length", f"thresholds of at most {_MOST_BYTES // 2**30} GiB", got, "lower it")
+        raise TopThetaValueError("max_length", f"thresholds of at most {_MAX_BYTES // 2**30} GiB", got, "lower it")

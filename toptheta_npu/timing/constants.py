@@ -12,7 +12,7 @@ from typing import Any
 from .._files import file_error, read_bytes
 
 SCHEMA = 1
-_MOST_BYTES = 16 << 20
+_MAX_BYTES = 16 << 20
 _REMEDY = "write one with: toptheta verify --output FILE"
 
 
@@ -60,7 +60,7 @@ def read_constants(path: Path) -> Constants:
         >>> read_constants(file).values
         {'sync_all_microseconds': 2.0}
     """
-    text = read_bytes(path, "a file of toptheta verify", _MOST_BYTES)
+    text = read_bytes(path, "a file of toptheta verify", _MAX_BYTES)
     try:
         stored = json.loads(text)
     except (ValueError, RecursionError) as cause:

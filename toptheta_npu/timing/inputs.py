@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..errors import TopThetaValueError
-from ..fallback.layout import any_true, count_value_rows, row_lengths, without_tokens
+from ..fallback.layout import any_true, count_value_rows, drop_token_axis, row_lengths
 from .shapes import Shape
 
 #: A power of two, so that what int8 rows stand for is the same in every dtype: answers and thresholds are, too.
@@ -159,8 +159,8 @@ def make_inputs(shape: Shape, device: str, copies: int, seed: int = 0, overlap: 
     int8_layers = [(_as_int8(key), _as_int8(value)) for key, value in layers] if shape.cache else []
     outputs = {"dense": answers.dense, "kept": answers.sparse, "compensated": answers.compensated}
     return Inputs(
-        shape, query, layers, int8_layers, without_tokens(answers.threshold), without_tokens(answers.value_mean),
-        block_table, lengths, outputs, without_tokens(answers.kept), answers.value_rows,
+        shape, query, layers, int8_layers, drop_token_axis(answers.threshold), drop_token_axis(answers.value_mean),
+        block_table, lengths, outputs, drop_token_axis(answers.kept), answers.value_rows,
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from .clocks import Timing, interleaved_medians, is_emulated, make_timer, npu_ta
 from .contenders import ANSWERS, COPY, Call, Contender, Role, list_contenders
 from .environment import cache_bytes, device_name, free_bytes
 from .inputs import Inputs, Traffic, check_memory, count_copies, make_inputs
-from .pages import page_mode
+from .memory_pages import page_mode
 from .shapes import Shape, check_for_device
 from .templates import core_counts, vendor_template
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .._checks import HEAD_DIMS, KERNEL_PAGE_ROWS, KERNEL_STEP, MOST_TOKENS
+from .._checks import HEAD_DIMS, KERNEL_PAGE_ROWS, KERNEL_STEP, MAX_TOKENS
 from ..errors import TopThetaValueError
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
@@ -77,9 +77,9 @@ class Shape:
         self._check_query_tokens()
 
     def _check_query_tokens(self) -> None:
-        if not 1 <= self.query_tokens <= MOST_TOKENS:
+        if not 1 <= self.query_tokens <= MAX_TOKENS:
             raise TopThetaValueError(
-                "query_tokens", f"a number from 1 to {MOST_TOKENS}", _brief(self.query_tokens), "split longer drafts"
+                "query_tokens", f"a number from 1 to {MAX_TOKENS}", _brief(self.query_tokens), "split longer drafts"
             )
         if self.query_tokens > self.n:
             raise TopThetaValueError(

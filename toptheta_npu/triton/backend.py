@@ -18,7 +18,7 @@ from ..fallback.arguments import Arguments
 
 _Implementation = Callable[[Arguments], Any]
 #: tl.dot takes bfloat16 from here on.
-_LEAST_CAPABILITY = (8, 0)
+_MIN_CAPABILITY = (8, 0)
 _logger = logging.getLogger("toptheta_npu")
 
 
@@ -111,8 +111,8 @@ def _import_operators() -> ModuleType:
 
 def _check_device() -> None:
     capability = _capability()
-    if capability is not None and capability < _LEAST_CAPABILITY:
-        expected, got = (".".join(map(str, numbers)) for numbers in (_LEAST_CAPABILITY, capability))
+    if capability is not None and capability < _MIN_CAPABILITY:
+        expected, got = (".".join(map(str, numbers)) for numbers in (_MIN_CAPABILITY, capability))
         remedy = "choose toptheta_npu.use_backend('fallback', device='cuda')"
         raise TopThetaBackendError("device", f"a GPU of compute capability {expected} or more", got, remedy)
 

@@ -21,7 +21,7 @@ _LEAST = 16
 #: 128, groups of 1 and 4): sums over a row stay in a warp, and many programs share a multiprocessor.
 _KEYS, VALUE_KEYS, _STAGES, _PROGRAMS = 32, 16, 2, 16
 #: Sums of V rows that the registers of a warp hold.
-_SUMS_OF_A_WARP, _MOST_WARPS = 2048, 8
+_SUMS_OF_A_WARP, _MAX_WARPS = 2048, 8
 
 
 class Step(NamedTuple):
@@ -105,7 +105,7 @@ def make_step(a: Arguments) -> Step:
         arguments=a, query=query, key=key, value=value,
         key_scale=_scales(scales[0], modes[0], key), value_scale=_scales(scales[1], modes[1], value),
         threshold=_thresholds(a.threshold, query), capacity=capacity, units=units, shape=shape, tiles=tiles,
-        launch={"STAGES": _STAGES, "num_warps": min(_MOST_WARPS, warps)}, programs=programs, split_keys=split_keys,
+        launch={"STAGES": _STAGES, "num_warps": min(_MAX_WARPS, warps)}, programs=programs, split_keys=split_keys,
         products=(_product(key_by_channel), _product(value_by_channel)), by_channel=(key_by_channel, value_by_channel),
     )  # fmt: skip
 

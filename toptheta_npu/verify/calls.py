@@ -16,7 +16,7 @@ from torch import Tensor
 
 import toptheta_npu
 
-from ..fallback.layout import row_lengths, without_tokens
+from ..fallback.layout import drop_token_axis, row_lengths
 
 STATS = "incremental_attention_with_stats"
 PARTIAL = "incremental_attention_partial"
@@ -105,7 +105,7 @@ def thresholds(call: Call, keep: float | Sequence[int]) -> Tensor:
     counts = [max(1, round(keep * n))] * heads if isinstance(keep, float) else list(keep)
     ranked = scores.sort(-1, descending=True).values
     last = torch.stack([ranked[:, head, :, count - 1] for head, count in enumerate(counts)], 1)
-    return without_tokens(last - scale / 2)
+    return drop_token_axis(last - scale / 2)
 
 
 def run_on(

@@ -20,7 +20,7 @@ from ..fallback.antiquant import PER_CHANNEL, dequantise, quantise
 from .ascend_metadata import of_sequences
 from .ascend_signatures import DISTRIBUTION, record
 from .engine import DENSE
-from .int8_pages import FEW_TOKENS, DenseRows, multiply_out, renumbered
+from .int8_pages import FEW_TOKENS, DenseRows, dequantise_pages, renumbered
 from .layers import LayerRule
 from .layouts import Antiquant, Layout, Pages, view_pages
 from .steps import Step, attend
@@ -161,7 +161,7 @@ class C8Impl:
         lengths = step.seq_lens[chosen.to(device)].long()
         taken, table = renumbered(step.block_table[chosen.to(device)], -(-lengths // pages.keys.shape[2]))
         room = [cache.new_empty((len(taken), *cache.shape[1:]), dtype=query.dtype) for cache in self._pages[0]]
-        multiply_out(pages, taken, view_pages(room, self.layout, self.num_kv_heads, self.head_size))
+        dequantise_pages(pages, taken, view_pages(room, self.layout, self.num_kv_heads, self.head_size))
         cut, tokens = of_sequences(metadata, step, chosen)
         cut = dataclasses.replace(cut, block_tables=table)
         held, part = (self.key_cache, self.value_cache), torch.empty_like(out[tokens])

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._checks import KERNEL_QUERY_ROWS, KERNEL_TOKENS_STRIDE, MOST_TOKENS
+from .._checks import KERNEL_QUERY_ROWS, KERNEL_TOKENS_STRIDE, MAX_TOKENS
 from ..errors import TopThetaBackendError, TopThetaNotImplementedError
 from .ascend_signatures import DISTRIBUTION, known_versions
 from .engine import EngineLayers
@@ -19,7 +19,7 @@ def limit_drafts(engine: EngineLayers, num_heads: int) -> None:
     """Leave drafts dense that the kernel does not verify, with layers of ``num_heads`` query heads on this rank."""
     if engine.placement != "pre_softmax":
         engine.limit_drafts(1, "an NPU verifies no drafts post-softmax; use thresholds for placement='pre_softmax'")
-    elif num_heads * MOST_TOKENS > KERNEL_QUERY_ROWS:
+    elif num_heads * MAX_TOKENS > KERNEL_QUERY_ROWS:
         most = max(1, KERNEL_QUERY_ROWS // num_heads)
         engine.limit_drafts(most, f"an NPU takes {KERNEL_QUERY_ROWS} query heads times tokens")
 

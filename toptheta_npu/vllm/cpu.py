@@ -37,7 +37,7 @@ from .int8_pages import (
     INT8_CACHE,
     DenseRows,
     Int8Pages,
-    multiply_out,
+    dequantise_pages,
     new_tokens,
     renumbered,
     row_bytes,
@@ -58,7 +58,7 @@ _PLAIN = ("auto", "float16", "bfloat16")
 #: Of this process. Where there are none, such a cache is none of our business.
 _INT8_LAYERS: weakref.WeakSet[Impl] = weakref.WeakSet()
 #: Bytes of pages that are multiplied out at once, if one sequence has no more.
-_MOST_MULTIPLIED_OUT = 64 * 2**20
+_MAX_MULTIPLIED_OUT = 64 * 2**20
 
 
 def install() -> None:
@@ -169,7 +169,7 @@ class Builder(CPUAttentionMetadataBuilder):  # type: ignore[misc]
         """Prepare some sequences [P] for vLLM's kernel, as many at once as there is room for their pages."""
         heads, rows, head_dim = self.num_kv_heads, self.block_size, self.head_dim
         pages = -(-step.seq_lens[chosen].long() // rows)
-        most = max(int(pages.max()), _MOST_MULTIPLIED_OUT // (2 * heads * rows * head_dim * self.dtype.itemsize))
+        most = max(int(pages.max()), _MAX_MULTIPLIED_OUT // (2 * heads * rows * head_dim * self.dtype.itemsize))
         if len(self._multiplied_out) < min(most, int(pages.sum())):
             shape = (min(most, int(pages.sum())), heads, rows, 2 * head_dim)
             self._multiplied_out = torch.zeros(shape, dtype=self.dtype, device="cpu")
@@ -313,7 +313,7 @@ class Impl(CPUAttentionBackendImpl):  # type: ignore[misc]
         cache = self.pages_of(kv_cache)
         for part in step.dense.prompts:
             room = view_pages(part.room, Layout.COLUMN_KEYS, self.num_kv_heads, self.head_size)
-            multiply_out(cache, part.pages, room)
+            dequantise_pages(cache, part.pages, room)
             out, of = torch.empty_like(output[part.tokens]), part.tokens
             super().forward(layer, query[of], key[of], value[of], part.room, part.metadata, out)
             output[of] = out

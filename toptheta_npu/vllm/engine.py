@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .._checks import MOST_TOKENS
+from .._checks import MAX_TOKENS
 from .._warnings import SDC_WITHOUT_VMC
 from ..errors import TopThetaBackendError, TopThetaNotImplementedError, TopThetaValueError
 from ..thresholds import ThresholdsAtK
@@ -79,7 +79,7 @@ class EngineLayers:
         self._settings = settings
         self._thresholds = thresholds
         self._drafts = drafts
-        self._most_verified = MOST_TOKENS, f"the operator takes {MOST_TOKENS} tokens of a sequence"
+        self._most_verified = MAX_TOKENS, f"the operator takes {MAX_TOKENS} tokens of a sequence"
         self._counting: str | None = None
         self._with_window: set[int] = set()
         self.metrics = metrics

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .._value_checks import are_seen
+from .._value_checks import host_can_read
 from ..cpu import page_sums as native
 from ..errors import TopThetaNotImplementedError
 from ..fallback.antiquant import PER_CHANNEL, PER_TOKEN_AND_HEAD_PAGED, dequantise, quantise, token_scale
@@ -89,7 +89,7 @@ def write_rows(cache: Int8Pages, key: Tensor, value: Tensor, slots: Tensor) -> N
         key, value: [T, Hkv, D], and padding.
         slots: int [T], of each token its page times block_size, and its row in it; negative: it has none.
     """
-    if are_seen(key) and native.write_int8_rows(cache.packed, key, value, slots):
+    if host_can_read(key) and native.write_int8_rows(cache.packed, key, value, slots):
         return
     rows = torch.stack((key[: len(slots)], value[: len(slots)]), 2)
     if len(slots) and int(slots.min()) < 0:
@@ -101,7 +101,7 @@ def write_rows(cache: Int8Pages, key: Tensor, value: Tensor, slots: Tensor) -> N
     cache.scales[page, :, :, row] = scale
 
 
-def multiply_out(cache: Pages, pages: Tensor, to: Pages) -> None:
+def dequantise_pages(cache: Pages, pages: Tensor, to: Pages) -> None:
     """Write what some pages of an int8 cache stand for into others.
 
     Args:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from .._checks import PrefillMode, Sdc, check_modes
-from .._value_checks import are_seen
-from ..cpu.repeated import RepeatedDecode, RepeatedRows
+from .._value_checks import host_can_read
+from ..cpu.repeated import LayerDecode, RepeatedRows
 from ..errors import TopThetaNotImplementedError, TopThetaValueError
 from ..thresholds import ThresholdsAtK, ThresholdTable
 from ..thresholds.fingerprint import differences
@@ -83,7 +83,7 @@ class LayerGroup:
         self.first, self.last = layers[0], layers[-1]
         self.numbers = {layer: number for number, layer in enumerate(layers)}
         self.counters = counters
-        self.repeated: dict[LayerRule, RepeatedDecode] = {}
+        self.repeated: dict[LayerRule, LayerDecode] = {}
         mass = thresholds.discarded_mass if offline else None
         self.theta = _in_one(thresholds.theta)
         self.discarded_mass = None if mass is None else _in_one(mass)
@@ -91,7 +91,7 @@ class LayerGroup:
     def look_up(self, lengths: Tensor) -> DecodedRows:
         """Look up where thresholds of the rows of a step are, of ``lengths`` [S] keys."""
         places = self.thresholds.places(lengths)
-        if self.counters is not None and are_seen(lengths):
+        if self.counters is not None and host_can_read(lengths):
             lengths = lengths.clone()  # an engine may write the next lengths into the same tensor before they count
         return DecodedRows(self, lengths, places)
 
@@ -124,7 +124,7 @@ class DecodedRows:
         """The same of the table's estimate of the discarded mass; None: it is not used."""
         return self._all_layers[1]
 
-    def repeat(self, call: RepeatedDecode, new: NewRows) -> RepeatedRows | None:
+    def repeat(self, call: LayerDecode, new: NewRows) -> RepeatedRows | None:
         """Make what calls that repeat say alike of the rows; None: they cannot run now."""
         rows = call.rows(
             new.packed, self.lengths.contiguous(), new.decoding_table, self.places.contiguous(), len(self.group.numbers)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._value_checks import are_seen
+from .._value_checks import host_can_read
 from ..thresholds import ThresholdsAtK
 from .logs import logger
 
@@ -21,7 +21,7 @@ _AT_ONCE = 64
 #: Seconds between two exports.
 _LIVE_SECONDS = 1.0
 #: k~/k outside of which thresholds do not fit the text, and decoded tokens from which on that is said.
-_FITTING, _LEAST_TOKENS = (0.5, 2.0), 100
+_FITTING, _MIN_TOKENS = (0.5, 2.0), 100
 _NAMES = ("rows", "elements", "kept", "available_value_rows", "value_rows", "sparse_aims", "sparse_kept")
 
 
@@ -130,7 +130,7 @@ class Counters:
             kept: int32 [layers, S, Hq].
             value_rows: int32 [layers, S, Hkv].
         """
-        if not are_seen(kept):
+        if not host_can_read(kept):
             self._add_up(lengths, kept, value_rows)
             return
         self._waiting.append((lengths, kept, value_rows))
@@ -257,7 +257,7 @@ class Metrics:
 def _log(added: Totals) -> None:
     logger.info("Top-Theta: %s", added)
     over, (low, high) = added.kept_over_k, _FITTING
-    if over is not None and not low <= over <= high and added.decode_tokens >= _LEAST_TOKENS:
+    if over is not None and not low <= over <= high and added.decode_tokens >= _MIN_TOKENS:
         logger.warning(
             "Top-Theta: k~/k is %.2f, outside of %g to %g: the text is unlike that of the calibration, so %s is read "
             "than asked for; calibrate on text like it", over, low, high, "less" if over < low else "more",

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from .._checks import DTYPES
-from .._value_checks import are_seen, check_blocks, check_cache_values
+from .._value_checks import check_blocks, check_cache_values, host_can_read
 from ..cpu import page_sums as native
 from ..cpu.operators import is_done
 from ..errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
@@ -36,7 +36,7 @@ from ..fallback.antiquant import dequantise
 #: Rows of a piece on a CPU, where a step is done sooner if it reads few rows after the last sum.
 _ROWS_ON_CPU = 32
 #: Bytes that are gathered at once.
-_MOST_GATHERED = 64 * 2**20
+_MAX_GATHERED = 64 * 2**20
 
 
 class PageSums:
@@ -111,7 +111,7 @@ class PageSums:
         Raises:
             TopThetaTypeError, TopThetaValueError: on a CPU also for lengths and pages outside the cache.
         """
-        seen = are_seen(new.seq_lens)
+        seen = host_can_read(new.seq_lens)
         if seen and new.leaves_sums(self._rows):
             return self._sums.new_zeros((0, *self._sums.shape[1:]))
         library = new.native_form(value_cache.dtype) if seen else None
@@ -190,7 +190,7 @@ class PageSums:
         """Make the sums of all pieces that a step has ended."""
         if ended is None:
             return
-        at_once = max(1, _MOST_GATHERED // max(1, 4 * self._rows * self._sums[0].numel()))
+        at_once = max(1, _MAX_GATHERED // max(1, 4 * self._rows * self._sums[0].numel()))
         parts = ended.places.split(at_once)
         own = torch.cat([self._content(value_cache, part).sum(2) for part in parts])
         runs = own.new_zeros((*ended.shape, *own.shape[1:]))

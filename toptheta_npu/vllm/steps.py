@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from ..cpu.repeated import RepeatedDecode
+from ..cpu.repeated import LayerDecode
 from ..fallback.antiquant import PER_TOKEN_AND_HEAD, PER_TOKEN_AND_HEAD_PAGED
 from ..fallback.arguments import Arguments
 from ..operator import incremental_attention_with_stats, prefill_attention
@@ -30,7 +30,7 @@ from .page_sums import NewRows
 #: The attribute of an engine's metadata of a step that holds ours.
 STEP = "toptheta_step"
 #: Batch sizes of which something is kept.
-_MOST_BATCHES = 64
+_MAX_BATCHES = 64
 #: No sequences, or tokens.
 _NONE = torch.empty(0, dtype=torch.int64, device="cpu")
 
@@ -163,7 +163,7 @@ class Step:
         return self._rows
 
 
-@lru_cache(maxsize=_MOST_BATCHES)
+@lru_cache(maxsize=_MAX_BATCHES)
 def _each_one(count: int, dtype: np.dtype) -> bytes:
     """Get the first tokens of sequences with one token each, and their number, in one piece: ``count`` numbers."""
     return np.arange(count, dtype=dtype).tobytes()
@@ -285,10 +285,10 @@ def _by_operator(
         placement=call.placement, sdc=rule.sdc, sdc_gamma=rule.sdc_gamma, discarded_mass=mass, value_mean=mean,
         **antiquant,
     )  # fmt: skip
-    if RepeatedDecode.is_possible(call):
+    if LayerDecode.is_possible(call):
         sums = None if rule.page_sums is None else rule.page_sums.native_form(value_cache)
         masses = None if group.discarded_mass is None else group.discarded_mass[layer]
-        group.repeated[rule] = RepeatedDecode(call, group.theta[layer], masses, group.numbers[layer], sums)
+        group.repeated[rule] = LayerDecode(call, group.theta[layer], masses, group.numbers[layer], sums)
     return result.squeeze(2), kept, value_rows
 
 

@@ -25,7 +25,7 @@ _CACHES: dict[str, tuple[Literal["cold", "hot"], ...]] = {
 }  # fmt: skip
 _MODEL = "host-model"
 _ROUNDS_ON_CPU, _ROUNDS = 15, 50
-MOST_ROUNDS = 100_000
+MAX_ROUNDS = 100_000
 
 
 def benchmark(
@@ -45,7 +45,7 @@ def benchmark(
     ] = None,
     sweep: Annotated[str | None, typer.Option(help="lengths or densities: the shapes of a plot.")] = None,
     cache: Annotated[str, typer.Option(help="cold: beyond the last-level cache; hot; or both.")] = "both",
-    rounds: Annotated[int | None, typer.Option(min=1, max=MOST_ROUNDS, help="Interleaved rounds per shape.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, max=MAX_ROUNDS, help="Interleaved rounds per shape.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures here.")] = None,
     plots: Annotated[Path | None, typer.Option(help="Folder for the plots.")] = None,
     constants: Annotated[

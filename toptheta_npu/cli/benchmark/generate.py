@@ -17,7 +17,7 @@ from ..._gguf import how_to_convert, is_gguf
 from ...errors import TopThetaCombinationError, TopThetaValueError
 from ..common.devices import check_device
 from ..common.options import INT8, KV_CACHES
-from .command import MOST_ROUNDS
+from .command import MAX_ROUNDS
 
 if TYPE_CHECKING:
     from ...thresholds import Placement, ThresholdTable
@@ -36,7 +36,7 @@ def benchmark_generate(
     batch: Annotated[int, typer.Option(min=1, help="Prompts at a time.")] = 1,
     dtype: Annotated[str, typer.Option(help="float16, bfloat16 or float32.")] = "float32",
     new_tokens: Annotated[int, typer.Option(min=2, help="New tokens of each variant and round.")] = 32,
-    rounds: Annotated[int, typer.Option(min=1, max=MOST_ROUNDS, help="In each, every variant runs in turn.")] = 9,
+    rounds: Annotated[int, typer.Option(min=1, max=MAX_ROUNDS, help="In each, every variant runs in turn.")] = 9,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures here.")] = None,
 ) -> None:
     """Measure the decode steps of generate(), dense and by thresholds in turns; the prompt is not counted."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ...timing.shapes import Shape
 
 #: Beyond so many bytes of K and V a shape that nobody asked for is left out: it would run for minutes.
-_MOST_BYTES = 1 << 28
+_MAX_BYTES = 1 << 28
 _COLUMNS = ("shape", "cache", "top-θ", "θ=-inf", "gain")
 _UNCALIBRATED = "Modelled, uncalibrated: they compare kernels and are no latency of a device. Launches are included."
 
@@ -55,7 +55,7 @@ def run_on_model(
     from ...timing.report import short_name
     from ...timing.templates import core_counts
 
-    wanted = [shape for shape in shapes if own or shape.layer_bytes <= _MOST_BYTES]
+    wanted = [shape for shape in shapes if own or shape.layer_bytes <= _MAX_BYTES]
     values = {} if constants is None else constants.values
     cores = core_counts("" if constants is None else constants.device)
     results = []

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 #: The three k of a table when none is asked for, where the windows are long enough.
 DEFAULT_K = (64, 128, 256)
 #: Windows are not longer by default: scores of longer ones take long, and thresholds level off.
-MOST_LENGTH = 4096
+DEFAULT_LENGTH = 4096
 ALL = "all"
 #: The embedded model is calibrated in a minute or two on two cores.
 _EMBEDDED_LENGTH, _EMBEDDED_SEQUENCES, _SEQUENCES = 2048, 16, 64
@@ -116,7 +116,7 @@ def prepared(options: Options) -> tuple[Candidate, Plan]:
     """Look at the model, and settle what is calibrated how."""
     candidate = look_at(options.model, options.trust_remote_code)
     embedded = options.model is None
-    length, sequences = (_EMBEDDED_LENGTH, _EMBEDDED_SEQUENCES) if embedded else (MOST_LENGTH, _SEQUENCES)
+    length, sequences = (_EMBEDDED_LENGTH, _EMBEDDED_SEQUENCES) if embedded else (DEFAULT_LENGTH, _SEQUENCES)
     return candidate, make_plan(options, candidate, length, sequences)
 
 

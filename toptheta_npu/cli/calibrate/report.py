@@ -19,7 +19,7 @@ from ..common import printing
 from ..common.model import Candidate
 from ..common.progress import Bars
 from .options import Options, Plan
-from .texts import MOST_JUDGED, Material
+from .texts import MAX_JUDGED, Material
 from .work import shard_file
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ...thresholds import ThresholdTable
 
 #: Off by more, k̃/k is worth a warning.
-MOST_OFF = 0.25
+MAX_OFF = 0.25
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def report(
     console: Console, options: Options, network: PreTrainedModel, table: ThresholdTable, material: Material
 ) -> None:
     """Judge the table by the windows that were kept back, and say what it keeps on them."""
-    windows = material.held_out[:MOST_JUDGED]
+    windows = material.held_out[:MAX_JUDGED]
     with Bars(True) as bars:
         progress = bars.count("checking on held-out text", len(windows), "windows")
         kept = judge(network, table, windows, progress)
@@ -227,7 +227,7 @@ def warnings_of(kept: list[Kept], estimator: str) -> list[str]:
     """Write a sentence for every k at which a layer keeps far more or less than it should."""
     found = []
     for k in dict.fromkeys(entry.k for entry in kept):
-        off = [entry for entry in kept if entry.k == k and entry.rows and abs(entry.ratio - 1) > MOST_OFF]
+        off = [entry for entry in kept if entry.k == k and entry.rows and abs(entry.ratio - 1) > MAX_OFF]
         if off:
             worst = max(off, key=lambda entry: abs(entry.ratio - 1))
             advice = "calibrate on more windows (--sequences), and on text like that of your prompts"
@@ -235,7 +235,7 @@ def warnings_of(kept: list[Kept], estimator: str) -> list[str]:
                 advice = "use --estimator pooled, which keeps k on average, or " + advice
             where = layers_in_words([entry.layer for entry in off])
             found.append(
-                f"k̃/k at k={k} is off by more than {100 * MOST_OFF:.0f} % in {where}, most in layer {worst.layer} "
+                f"k̃/k at k={k} is off by more than {100 * MAX_OFF:.0f} % in {where}, most in layer {worst.layer} "
                 f"({worst.ratio:.2f}): {advice}."
             )
     return found

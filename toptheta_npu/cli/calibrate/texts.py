@@ -27,11 +27,11 @@ from ...texts.overlap import RUN, SHARE
 from .options import Options, Plan
 
 #: The most windows that k̃/k is measured on.
-MOST_JUDGED = 8
+MAX_JUDGED = 8
 #: Shorter windows are not proposed.
 _SHORTEST = 64
 #: Of more sources than these a table names only a digest.
-_MOST_NAMED = 50
+_MAX_NAMED = 50
 
 
 class Material(NamedTuple):
@@ -112,7 +112,7 @@ def collect(
     split = _split(texts, plan, windows, conventions)
     judged, held_places = windows, split.held_out
     if texts.evaluation is not None:
-        judged = collect_windows(texts.evaluation.sources, conventions, plan.length, MOST_JUDGED)
+        judged = collect_windows(texts.evaluation.sources, conventions, plan.length, MAX_JUDGED)
         _check_enough("--evaluation", judged, conventions)
         held_places = list(range(len(judged)))
     held_out = [judged[place] for place in held_places]
@@ -198,9 +198,9 @@ def _provenance(
     # files of two folders may have one name
     named = {
         f"text {name}" + f" ({names[:place].count(name) + 1})" * (name in names[:place]): text
-        for place, (name, text) in enumerate(used[: _MOST_NAMED + 1])
+        for place, (name, text) in enumerate(used[: _MAX_NAMED + 1])
     }
-    if len(used) > _MOST_NAMED:
+    if len(used) > _MAX_NAMED:
         digest = hashlib.sha256("".join(f"{name}: {text}\n" for name, text in used).encode())
         named = {"texts": f"{len(used)} files, sha256 of their names and digests {digest.hexdigest()}"}
     return named | {

@@ -35,7 +35,7 @@ class _Left(TimeRemainingColumn):
 
 
 #: Lines in place of a bar for one piece of work, at most.
-_MOST_LINES = 20
+_MAX_LINES = 20
 
 
 class Bars:
@@ -57,7 +57,7 @@ class Bars:
 
     def line(self, name: str, done: int, total: int, unit: str) -> None:
         """Say in a line, where there is no terminal for a bar, how much of a piece of work is done."""
-        if not self._console.is_terminal and done * _MOST_LINES // total > (done - 1) * _MOST_LINES // total:
+        if not self._console.is_terminal and done * _MAX_LINES // total > (done - 1) * _MAX_LINES // total:
             text = f"{name}: {done} of {total} {unit}"
             self._console.print(text, soft_wrap=True, markup=False, highlight=False)
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 #: Windows kept from the scored ones, for methods that calibrate by themselves.
 SPARE_WINDOWS = 2
-_MOST_LENGTH, _EMBEDDED_LENGTH = 4096, 2560
+_MAX_LENGTH, _EMBEDDED_LENGTH = 4096, 2560
 _DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 #: Of a window, predicted by default.
 _POSITIONS = 512
@@ -46,7 +46,7 @@ class Texts:
         self._candidate = candidate
         self._tables = tables
         self._sources: list[Source] = []
-        default = _EMBEDDED_LENGTH if options.model is None else _MOST_LENGTH
+        default = _EMBEDDED_LENGTH if options.model is None else _MAX_LENGTH
         calibrated = [int(table.lengths[-1]) for table in tables.values()]
         self.length = _window_length(options.length, candidate.longest, min([default, *calibrated]))
         self._windows: tuple[Tensor, Tensor] | None = None

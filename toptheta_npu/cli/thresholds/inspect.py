@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ...thresholds import ThresholdTable
 
 _FINGERPRINT_SHOWN = 48
-_MOST_LENGTHS_NAMED = 6
+_MAX_LENGTHS_NAMED = 6
 _CHECKSUM = re.compile(r"\b[0-9a-f]{64}\b")
 _KEPT_CAPTION = "Bounds of the mean over the calibration rows that are not dense."
 
@@ -240,7 +240,7 @@ def _quality(values: dict[str, Any] | None) -> str:
 def _gap_cell(gaps: dict[str, Any]) -> str:
     if not gaps["filled"]:
         return "none"
-    named = gaps["lengths"][:_MOST_LENGTHS_NAMED]
+    named = gaps["lengths"][:_MAX_LENGTHS_NAMED]
     more = len(gaps["lengths"]) - len(named)
     rest = f" and {more} more" if more else ""
     return f"{gaps['filled']} of {gaps['of']}: n = {', '.join(map(str, named))}{rest}"

@@ -8,8 +8,8 @@ from .dense import KIND as DENSE
 from .dense import dense
 from .last_k import KIND as LAST_K
 from .last_k import last_k
-from .pages import KIND as PAGES
-from .pages import pages
+from .quest import KIND as PAGES
+from .quest import pages
 from .random_k import KIND as RANDOM_K
 from .random_k import random_k
 from .spec import MethodKind

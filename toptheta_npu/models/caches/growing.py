@@ -10,7 +10,7 @@ from transformers import DynamicCache, PretrainedConfig
 from transformers.cache_utils import DynamicLayer
 
 #: A buffer that is full is replaced by one with room for this share of its rows more, and for so many at least.
-_SPARE_SHARE, _LEAST_SPARE = 1 / 8, 64
+_SPARE_SHARE, _MIN_SPARE = 1 / 8, 64
 
 
 class GrowingCache(DynamicCache):
@@ -177,7 +177,7 @@ def _begins(view: Tensor, buffer: Tensor) -> bool:
 
 def _with_room(held: Tensor, new: Tensor, past: int, rows: int) -> Tensor:
     """Copy the rows held, [B, Hkv, past, D], into a tensor with room for ``rows`` and some more."""
-    room = rows + max(int(rows * _SPARE_SHARE), _LEAST_SPARE)
+    room = rows + max(int(rows * _SPARE_SHARE), _MIN_SPARE)
     # so that it can be written to outside of an inference mode that holds now, and counts what is written
     with torch.inference_mode(False):
         buffer = new.new_empty((*new.shape[:2], room, new.shape[3]))

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import DynamicCache, PretrainedConfig
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, StaticLayer
 
-from ..._checks import MOST_TOKENS, check_int
+from ..._checks import MAX_TOKENS, check_int
 from ...cpu.packing import pack_rows
 from ...errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
 from ...fallback.antiquant import (
@@ -153,7 +153,7 @@ class Int8Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         asked, self.asked_for_numbers = self.asked_for_numbers, False
         new = key_states.shape[2]
         if new > 1:  # a graph cannot look whether there are others
-            few = new <= MOST_TOKENS and not torch.compiler.is_compiling()
+            few = new <= MAX_TOKENS and not torch.compiler.is_compiling()
             asked = asked and few and bool(self.get_seq_length())
         packed = super().update(*self._packed(key_states, value_states), *args, **kwargs)  # type: ignore[safe-super]
         if asked:

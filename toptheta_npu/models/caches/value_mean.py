@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, EncoderDecoderCache, StaticLayer
 
-from ..._value_checks import are_seen
+from ..._value_checks import host_can_read
 from ...errors import TopThetaNotImplementedError, TopThetaTypeError
 from ...fallback.antiquant import dequantise
 from .context_parallel import ContextParallelLayer
@@ -212,7 +212,7 @@ class CachedLayer:
         count, total = _host_count(rows), known.totals[:, :, -1]
         follows = (known.count.to(count.device) == count).to(value.device)
         # a device would have to wait to know whether all sequences follow; reading all of V is quicker there
-        if are_seen(follows) and follows.all():
+        if host_can_read(follows) and follows.all():
             return total
         return torch.where(follows[:, None, None], total, sum_values(value, rows, scale))
 
@@ -270,7 +270,7 @@ def value_mean_without_cache(value: Tensor, rows: Rows) -> Tensor:
 
 def sum_values(value: Tensor, rows: Rows, scale: Tensor | None = None) -> Tensor:
     """Sum the valid rows of ``value`` [B, Hkv, S, D]: float32 [B, Hkv, D]. ``scale`` lies beside int8 rows."""
-    if (value.shape[2] > _BLOCK_ROWS or scale is not None) and are_seen(value):
+    if (value.shape[2] > _BLOCK_ROWS or scale is not None) and host_can_read(value):
         return _sum_in_blocks(value, rows, scale)
     if scale is not None:
         value = dequantise(value, scale)

@@ -37,7 +37,7 @@ _ATTENTION = re.compile(r"(?:.*\.)?[^.]*att(?:n|ention)[^.]*\.(?P<part>[^.]+\..+
 _SCORES = re.compile(r"[qk]_(proj|norm|layernorm)\..+")
 _OTHER_TOWERS = re.compile(r"vision|visual|image|audio|speech|encoder")
 _INDEX = "model.safetensors.index.json"
-_MOST_INDEX_BYTES = 2**28
+_MAX_INDEX_BYTES = 2**28
 
 
 class Weights(Protocol):
@@ -250,7 +250,7 @@ def _files_of(folder: Path) -> list[Path]:
     if (folder / _INDEX).is_file():
         index = folder / _INDEX
         try:
-            names = set(json.loads(read_bytes(index, "an index of weights", _MOST_INDEX_BYTES))["weight_map"].values())
+            names = set(json.loads(read_bytes(index, "an index of weights", _MAX_INDEX_BYTES))["weight_map"].values())
         except (ValueError, RecursionError, KeyError, AttributeError, TypeError) as error:
             raise file_error(index, "an index of weights with a weight_map", f"another ({error})") from error
         if not all(isinstance(name, str) and Path(name).name == name for name in names):

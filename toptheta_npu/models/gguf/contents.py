@@ -25,7 +25,7 @@ AGAIN = "download it again"
 _VERSIONS = (2, 3)
 #: More than any vocabulary takes: what stands before the weights.
 _LONGEST_HEADER = 1 << 27
-_MOST_DIMENSIONS = 4
+_MAX_DIMENSIONS = 4
 #: Types of values by their numbers in the file; arrays and texts have lengths of their own.
 _NUMBERS = {
     0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "?", 10: "<u8", 11: "<i8", 12: "<f8",
@@ -185,7 +185,7 @@ def _new(name: str, there: dict[str, Any]) -> str:
 
 def _read_place(cursor: _Cursor, name: str) -> tuple[tuple[int, ...], int, int]:
     dimensions = cursor.number("I", name)
-    if not 1 <= dimensions <= _MOST_DIMENSIONS:
+    if not 1 <= dimensions <= _MAX_DIMENSIONS:
         raise _DamagedError(f"{name} has {dimensions} dimensions")
     shape = struct.unpack(f"<{dimensions}Q", cursor.take(8 * dimensions, name))
     return shape[::-1], cursor.number("I", name), cursor.number("Q", name)

@@ -15,7 +15,7 @@ from ...errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaVa
 from ..caches.rows import ForwardRows
 from .architecture import attention_modules, check_attention, sliding_layers, text_config
 from .attention import STATE, AttentionCall, LayerState, Rule, register
-from .borrowing import lend_name, lend_state, sparse_class
+from .borrowing import patch_name, patch_state, sparse_class
 
 _logger = logging.getLogger("toptheta_npu")
 _ENTERING = threading.Lock()
@@ -43,11 +43,11 @@ def attached(model: PreTrainedModel, rule_of: Callable[[int], Rule]) -> Iterator
         with _ENTERING:
             _check_outside(modules)
             for config in {id(module.config): module.config for module in modules}.values():
-                undo.callback(lend_name(config))
+                undo.callback(patch_name(config))
             classes = {kind: sparse_class(kind) for kind in {type(module) for module in modules}}
             for state in states:
                 module = modules[state.index]
-                undo.callback(lend_state(module, classes[type(module)], state))
+                undo.callback(patch_state(module, classes[type(module)], state))
                 undo.callback(state.leave)
         yield rows
 

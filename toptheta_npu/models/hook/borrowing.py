@@ -47,7 +47,7 @@ def disguised(borrowed: type[nn.Module], original: type[nn.Module]) -> type[nn.M
     return borrowed
 
 
-def lend_class(module: nn.Module, borrowed: type[nn.Module]) -> Callable[[], None]:
+def patch_class(module: nn.Module, borrowed: type[nn.Module]) -> Callable[[], None]:
     """Make ``module`` one of the class ``borrowed``. Return a function that undoes this."""
     original = type(module)
 
@@ -58,10 +58,10 @@ def lend_class(module: nn.Module, borrowed: type[nn.Module]) -> Callable[[], Non
     return undo
 
 
-def lend_state(module: nn.Module, sparse: type[nn.Module], state: LayerState) -> Callable[[], None]:
+def patch_state(module: nn.Module, sparse: type[nn.Module], state: LayerState) -> Callable[[], None]:
     """Hang ``state`` on ``module``, and make it one of the class ``sparse``. Return a function that undoes this."""
     setattr(module, STATE, state)
-    undo_class = lend_class(module, sparse)
+    undo_class = patch_class(module, sparse)
 
     def undo() -> None:
         undo_class()
@@ -95,7 +95,7 @@ _LENT: dict[int, _Lent] = {}
 _LOCK = threading.Lock()
 
 
-def lend_name(config: Any) -> Callable[[], None]:
+def patch_name(config: Any) -> Callable[[], None]:
     """Put ``config`` under our name. Return a function that undoes this."""
     with _LOCK:
         lent = _LENT.setdefault(id(config), _Lent(config, config._attn_implementation))

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from ..caches.growing import GrowingCache
-from .borrowing import disguised, lend_class
+from .borrowing import disguised, patch_class
 
 _CACHE = "past_key_values"
 
@@ -21,7 +21,7 @@ def generating(model: PreTrainedModel) -> Iterator[None]:
 
     A cache that the caller passes, or names by ``cache_implementation``, stays what it is.
     """
-    undo = lend_class(model, _with_growing_cache(type(model)))
+    undo = patch_class(model, _with_growing_cache(type(model)))
     try:
         yield
     finally:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._value_checks import are_seen
+from ..._value_checks import host_can_read
 from ...fallback.compensation import score_threshold
 from ...fallback.layout import count_group_rows, count_wanted_by, head_block
 from ...fallback.reference import attention_scores, log_sum_exp, select, valid_keys
@@ -52,7 +52,7 @@ def _empty_rows(call: AttentionCall, threshold: Tensor, lse: Tensor, kept: Tenso
 
     The operator for a part of a row has no stand-in. The whole row is a part, too.
     """
-    if are_seen(kept) and not (kept == 1).any():
+    if host_can_read(kept) and not (kept == 1).any():
         return torch.zeros_like(kept, dtype=torch.bool)
     passed = incremental_attention_partial(
         call.query, call.key, call.value, threshold,

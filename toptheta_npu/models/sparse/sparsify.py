@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..._checks import MOST_TOKENS, Lse, PrefillMode, Sdc, check_choice, check_int, check_modes
+from ..._checks import MAX_TOKENS, Lse, PrefillMode, Sdc, check_choice, check_int, check_modes
 from ..._warnings import warn_of_sdc_without_vmc
 from ...errors import TopThetaCombinationError, TopThetaTypeError, TopThetaValueError
 from ...thresholds import (
@@ -152,7 +152,7 @@ def sparsify(
         raise TopThetaCombinationError(f"lse={lse!r}", "needs", "tau", "leave it out with calibrated thresholds")
     check_choice("prefill", prefill, get_args(PrefillMode))
     check_switches(vmc=vmc)
-    check_int("verify_tokens", verify_tokens, 1, MOST_TOKENS)
+    check_int("verify_tokens", verify_tokens, 1, MAX_TOKENS)
     kind = checked_statistics(statistics)
     _check_max_length(model, max_length)
     if k is None and target_kept is None:
@@ -229,7 +229,7 @@ def _warn(run: SparseRun, rows: ForwardRows, calibrated: int | None, verify_toke
         warnings.warn(
             f"{run.dense_tokens} tokens were dense, since more than verify_tokens={verify_tokens} came at a time, as "
             "drafts of assisted generation or prompt lookup do when they are verified; draft fewer at a time, or raise "
-            f"verify_tokens (to {MOST_TOKENS} at most); prefill='thresholded' runs any number by thresholds, slowly",
+            f"verify_tokens (to {MAX_TOKENS} at most); prefill='thresholded' runs any number by thresholds, slowly",
             DenseDraftsWarning,
             stacklevel=4,
         )

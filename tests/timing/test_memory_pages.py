@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from toptheta_npu.timing.pages import page_mode
+from toptheta_npu.timing.memory_pages import page_mode
 
 _THP = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
@@ -54,7 +54,7 @@ def test_where_the_system_does_not_tell(tmp_path: Path) -> None:
 #: Prints the pages of a tensor, and of as much memory that asks for huge ones itself.
 _ALLOCATIONS = """
 import mmap, torch
-from toptheta_npu.timing.pages import page_mode
+from toptheta_npu.timing.memory_pages import page_mode
 tensor = torch.ones(16 << 20)
 memory = mmap.mmap(-1, tensor.nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 memory.madvise(mmap.MADV_HUGEPAGE)
