@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.real_model_study.analysis import Runs
-from benchmarks.real_model_study.comparisons import MISSING, beside, change_text, difference, loss_of, runs_of, tail
+from benchmarks.real_model_study.comparisons import MISSING, beside, change_text, difference, loss_of, runs_of
 from benchmarks.real_model_study.labels import label
 from benchmarks.real_model_study.settings import GEMMA_POST, GEMMA_PRE, GEMMA_TAU, Part
 from toptheta_npu._tables import Table
@@ -31,16 +31,8 @@ def one_probability(ours: Runs, theirs: Runs) -> Table:
     for arm in GEMMA_TAU.arms[1:]:
         against = difference(ours, arm.name, theirs, _TOP_K)
         cell = "not measured there" if against is None else change_text(against)
-        value_rows, share = _reads(ours, arm.name)
-        rows.append([label(arm), value_rows, tail(ours, arm.name), share, loss_of(ours, arm.name), cell])
-    columns = (
-        "method",
-        "V rows",
-        "p95 over mean",
-        "of dense",
-        "perplexity against dense",
-        "against Top-k with one k at these V rows",
-    )
+        rows.append([label(arm), *_reads(ours, arm.name), loss_of(ours, arm.name), cell])
+    columns = ("method", "V rows", "of dense", "perplexity against dense", "against Top-k with one k at these V rows")
     return Table(f"Gemma 3 270M, one probability for all heads, {len(ours.dense)} windows", columns, rows)
 
 

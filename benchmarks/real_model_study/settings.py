@@ -100,7 +100,7 @@ POST = replace(
 #: keys, knows of it.
 TAU = replace(
     HEADLINE, calibrated=False,
-    arms=(DENSE, *(Arm(f"tau:tau={tau:g}") for tau in (0.001, 0.0005, 0.0003, 0.00025, 0.00015, 0.0001)),
+    arms=(DENSE, *(Arm(f"tau:tau={tau:g}") for tau in (0.001, 0.0005, 0.0003, 0.00025, 0.00015)),
           *(Arm(f"tau:tau={tau:g},lse={lse}") for lse in ("running", "sampled") for tau in (0.001, 0.0005))),
 )  # fmt: skip
 
