@@ -122,7 +122,7 @@ def draw_loss(runs: Runs, uncalibrated: Runs, file: Path) -> None:
     """Draw the loss against the share of V that is read; ``uncalibrated`` has one share of attention for all heads."""
     figure, [axes] = grid(1, width=6.0, height=2.4)
     curves = {
-        "Top-θ, the same k for every head": (runs, comparisons.EQUAL_THETA),
+        "Top-θ, thresholds of scores for the same k in every head": (runs, comparisons.EQUAL_THETA),
         "Top-k: the exact k largest, the same k for every head": (runs, comparisons.EQUAL_TOP_K),
         "Top-θ, one share for all heads (tau), without calibration": (uncalibrated, comparisons.TAU_ARMS),
     }

@@ -18,9 +18,9 @@ def draw(part: Part, by_k: Runs, by_share: Runs, file: Path) -> None:
     """Draw the loss of every curve with its 95 % bounds."""
     figure, [axes] = grid(1, width=6.4, height=4.4)
     curves: dict[str, tuple[Runs, Sequence[str]]] = {
-        "Top-θ, score thresholds for one k (512 in two layers)": (by_k, EQUAL_THETA),
-        "exact Top-k, one k (512 in two layers)": (by_k, EQUAL_TOP_K),
-        "Top-θ, one share of the attention (tau)": (by_share, TAU_ARMS),
+        "Top-θ, thresholds of scores": (by_k, EQUAL_THETA),
+        "exact Top-k": (by_k, EQUAL_TOP_K),
+        "Top-θ by tau": (by_share, TAU_ARMS),
     }
     for number, (name, (runs, arms)) in enumerate(curves.items()):
         if present := [arm for arm in arms if arm in runs.losses]:
