@@ -91,7 +91,7 @@ def test_prose_from_files_is_split_into_what_is_calibrated_on_and_what_is_held_o
 
 
 def test_a_unified_threshold_is_the_mean_over_all_rows() -> None:
-    calibrator = Calibrator(1, 2, k=[8], longest=64, layer_k=[0], alpha=0.0)
+    calibrator = Calibrator(1, 2, k=[8], longest=64, layer_k=[0], alpha=0.0, placement="pre_softmax")
     generator = torch.Generator().manual_seed(0)
     thresholds = []
     for length in (16, 40, 64):
