@@ -76,7 +76,7 @@ def _measure(rounds: int) -> dict[str, dict[str, float]]:
 
 
 def _calibration(model: Any, text: torch.Tensor, options: Mapping[str, Any]) -> Callable[[], object]:
-    return lambda: toptheta_npu.calibrate(model, text, **options)
+    return lambda: toptheta_npu.calibrate(model, text, placement="pre_softmax", **options)
 
 
 def _seconds(call: Callable[[], object]) -> float:

@@ -77,7 +77,7 @@ def _thresholds(model: PreTrainedModel, scale: Scale, tokens: Tensor, share: flo
     layer_k = [scale.first_layers_k] * 2 + [0] * (num_layers(model) - 2)
     return calibrate(
         model, tokens, k=scale.ks, estimator="pooled", layer_k=layer_k, row_fraction=share,
-        top_k_at_calibration=False,
+        top_k_at_calibration=False, placement="pre_softmax",
     )  # fmt: skip
 
 
