@@ -324,7 +324,7 @@ def test_a_model_without_a_head():
         (TEXTS, {"k": 8.0}, TopThetaTypeError, "k: expected an int"),
         (TEXTS, {"k": 60}, TopThetaValueError, "more than 60 tokens"),
         (TEXTS, {"sdc": "offline"}, TopThetaValueError, "sdc"),
-        (TEXTS, {"sdc": "none"}, TopThetaValueError, "vmc"),
+        (TEXTS, {"sdc": "none", "placement": "pre_softmax"}, TopThetaValueError, "vmc"),
         (TEXTS, {"decode_tokens": -1}, TopThetaValueError, "decode_tokens"),
         (TEXTS, {"layer_k": None}, TopThetaValueError, "layer_k"),
         (TEXTS, {"estimator": "median"}, TopThetaValueError, "estimator"),
