@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from .antiquant import dequantise
+from .reference import log_sum_exp
 
 #: Keys of the sample: the first, where attention sinks lie, the newest, and some at equal distances between them.
 FIRST, NEWEST, STRIDED = 16, 128, 256
@@ -93,12 +94,7 @@ def sampled_lse(
     queries = (scale * query.float()).view(batch, kv_heads, heads // kv_heads, tokens, head_dim).transpose(2, 3)
     with torch.autocast(query.device.type, enabled=False):
         scores = (queries @ keys.mT).transpose(2, 3).flatten(1, 2)
-    return with_sink((scores + sample.log_weights[:, None]).logsumexp(-1), learnable_sink)
-
-
-def with_sink(lse: Tensor, learnable_sink: Tensor | None) -> Tensor:
-    """Add one more logit [Hq] to the LSE of rows [B, Hq, Q]."""
-    return lse if learnable_sink is None else torch.logaddexp(lse, learnable_sink.view(1, -1, 1))
+    return log_sum_exp(scores + sample.log_weights[:, None], learnable_sink)
 
 
 def _rows_at(rows: Tensor, places: Tensor) -> Tensor:

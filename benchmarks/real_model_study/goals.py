@@ -21,6 +21,9 @@ from benchmarks.real_model_study.settings import HEADLINE, TAU, Arm
 
 #: Shares of dense attention's V rows at which the loss is named, and the most that was asked of it, in percent.
 _LIMITS = {0.06: 0.5, 0.09: 0.25, 0.135: 0.1}
+#: The arms that are named in words.
+_NAMED = (Arm("tau:tau=0.0005").name, Arm("tau:tau=0.00015").name)
+_THETA = Arm("top-theta", 128).name
 
 
 @dataclass(frozen=True)
@@ -46,24 +49,25 @@ class Paragraphs:
 def goals(folder: Path) -> list[Goal]:
     """List what was asked of the real model, and what came."""
     pair = beside(folder, TAU, HEADLINE)
-    shares, ks = pair or (None, None)
-    found = []
-    for share, limit in _LIMITS.items():
-        loss = shares and _at_share(shares, share)
-        met = None if loss is None else loss.value <= limit
-        name = f"perplexity, one probability, {100 * share:g} % of the V rows, {HEADLINE.length} keys"
-        found.append(Goal(name, change_text(loss), f"≤ +{limit:g} %", met))
-    for arm in TAU_ARMS if shares and ks else ():
-        against = difference(shares, arm, ks, EQUAL_TOP_K) if arm in shares.losses else None
-        if against is not None:
-            name = f"{arm.removeprefix('tau:')} against exact Top-k with one k, at equal V rows"
-            found.append(Goal(name, change_text(against), "< 0, bound excludes 0", against.high < 0))
-    for arm in _NAMED[:1] if shares else ():
-        ratio = tail(shares, arm) if shares and arm in shares.losses else ""
-        met = float(ratio) <= 2.0 if ratio else None
-        name = f"p95 over mean of the V rows of a row and KV head, {arm.removeprefix('tau:')}"
-        found.append(Goal(name, ratio or MISSING, "≤ 2.0", met))
-    return found
+    losses = [_goal_at(pair[0] if pair else None, share, limit) for share, limit in _LIMITS.items()]
+    name = f"p95 over mean of the V rows of a row and KV head, {_NAMED[0].removeprefix('tau:')}"
+    if pair is None:
+        return [*losses, Goal(name, MISSING, "≤ 2.0")]
+    shares, ks = pair
+    against = [
+        Goal(f"{arm.removeprefix('tau:')} against exact Top-k with one k, at equal V rows", change_text(found),
+             "< 0, bound excludes 0", found.high < 0)
+        for arm in TAU_ARMS
+        if arm in shares.losses and (found := difference(shares, arm, ks, EQUAL_TOP_K)) is not None
+    ]  # fmt: skip
+    ratio = tail(shares, _NAMED[0]) if _NAMED[0] in shares.losses else ""
+    return [*losses, *against, Goal(name, ratio or MISSING, "≤ 2.0", float(ratio) <= 2.0 if ratio else None)]
+
+
+def _goal_at(runs: Runs | None, share: float, limit: float) -> Goal:
+    loss = None if runs is None else _at_share(runs, share)
+    name = f"perplexity, one probability, {100 * share:g} % of the V rows, {HEADLINE.length} keys"
+    return Goal(name, change_text(loss), f"≤ +{limit:g} %", None if loss is None else loss.value <= limit)
 
 
 def _at_share(runs: Runs, share: float) -> Bounded | None:
@@ -84,11 +88,6 @@ def says(folder: Path) -> Paragraphs:
         f"and {loss_of(ks, _THETA)}.",
     ]  # fmt: skip
     return Paragraphs([f"* {line}" for line in lines])
-
-
-#: The arms that are named in words.
-_NAMED = (Arm("tau:tau=0.0005").name, Arm("tau:tau=0.00015").name)
-_THETA = Arm("top-theta", 128).name
 
 
 def _rows(runs: Runs, arm: str) -> str:

@@ -99,7 +99,7 @@ def elsewhere(folder: Path) -> Table | None:
 
 def settings_table() -> Table:
     """Tabulate what was fixed before anything was measured."""
-    documents = ", ".join(f"{count} {name}" for name, count in SPLITS.items() if name != "curves")
+    documents = ", ".join(f"{count} {name}" for name, count in SPLITS.items() if name != "spare")
     foreign = ", ".join(f"{count} {name}" for name, count in FOREIGN_SPLITS.items())
     rows = [
         ["documents", f"longer than {MIN_CHARACTERS:,} characters; a window begins at character {FIRST_CHARACTER:,}"],

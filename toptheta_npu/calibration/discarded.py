@@ -77,12 +77,10 @@ class DiscardedMass:
         """Find what all rows of a layer discard, on the device that holds their scores."""
         del learnable_sink
         knots = range(len(self.table.k))
-        rows = [self._lookup.calibrated_rows(knot, layer, blocks.lengths.numpy()) for knot in knots]
-        theta, start, parts = blocks.to_device(np.array(rows)), 0, []
-        for scores in blocks:
-            part = theta[:, :, start : start + scores.shape[1]]
-            parts.append(torch.stack([_mass(rows, part[:, head]) for head, rows in enumerate(scores)]))
-            start += scores.shape[1]
+        by_knot = [self._lookup.calibrated_rows(knot, layer, blocks.lengths.numpy()) for knot in knots]
+        theta, parts = blocks.to_device(np.array(by_knot)), []
+        for rows, scores in blocks:
+            parts.append(torch.stack([_mass(own, theta[:, head, rows]) for head, own in enumerate(scores)]))
         return Masses(layer, torch.cat(parts, -1).cpu().numpy(), blocks.lengths)
 
     def add(self, seen: Masses) -> None:

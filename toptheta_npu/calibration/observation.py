@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import TopThetaTypeError, TopThetaValueError
-from ..fallback.compensation import add_sink
+from ..fallback.reference import log_sum_exp
 from ..thresholds.knots import Integers, bucket_of
 from .row_statistics import kth_largest, take_rows
 from .settings import CalibrationSettings
@@ -54,7 +54,7 @@ def look(
     lse = None
     if settings.placement == "post_softmax":
         sink = None if learnable_sink is None else learnable_sink.detach().cpu()
-        lse = add_sink(scores.logsumexp(dim=-1)[None], sink)[0].unsqueeze(-1)
+        lse = log_sum_exp(scores[None], sink)[0].unsqueeze(-1)
     if settings.estimator == "pooled":
         found.sketches.append(SurvivalSketch.of(scores if lse is None else scores - lse, buckets))
         return found

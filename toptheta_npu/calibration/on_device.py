@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from ..cpu.counting import COUNTERS
-from ..fallback.compensation import add_sink
+from ..fallback.reference import log_sum_exp
 from ..thresholds.knots import bucket_of
-from .bins import BINS, MINIMUM_EXPONENT, exponents, first_bins
+from .bins import BINS, MINIMUM_EXPONENT
 from .observation import Observation, add_ranked
 from .settings import CalibrationSettings
-from .sketch import SurvivalSketch, check_ends, ends_of_cells
+from .sketch import SurvivalSketch, bins_of_rows, check_ends, ends_of_cells
 
 
 class ScoreBlocks(Protocol):
@@ -31,8 +31,8 @@ class ScoreBlocks(Protocol):
 
     lengths: Tensor
 
-    def __iter__(self) -> Iterator[Tensor]:
-        """Yield the scores of some rows after the other, float32 [Hq, n, S], -inf where hidden."""
+    def __iter__(self) -> Iterator[tuple[slice, Tensor]]:
+        """Yield which rows, and their scores, float32 [Hq, n, S], -inf where hidden; one block after the other."""
 
     def longer_than(self, length: int) -> ScoreBlocks:
         """Take the rows of more than ``length`` keys alone."""
@@ -66,7 +66,7 @@ def look_through(
 
 def _values(scores: Tensor, post: bool, learnable_sink: Tensor | None) -> Tensor:
     """Give the scores, or the logarithms of their probabilities."""
-    return scores - add_sink(scores.logsumexp(dim=-1)[None], learnable_sink)[0].unsqueeze(-1) if post else scores
+    return scores - log_sum_exp(scores[None], learnable_sink)[0].unsqueeze(-1) if post else scores
 
 
 def _sketch(
@@ -75,7 +75,7 @@ def _sketch(
     """Sketch the elements: one pass for the ranges, from which the host chooses bins, and one that counts."""
     present, local, rows = np.unique(buckets, return_inverse=True, return_counts=True)
     ends = []
-    for scores in blocks:
+    for _, scores in blocks:
         values = _values(scores, post, learnable_sink)
         low = torch.where(values == -torch.inf, torch.inf, values).amin(-1)
         ends.append(torch.stack([low, values.amax(-1)]))
@@ -92,18 +92,15 @@ def _counted(
     blocks: ScoreBlocks, sketch: SurvivalSketch, cells: np.ndarray, post: bool, learnable_sink: Tensor | None
 ) -> np.ndarray:
     """Count the elements of every cell by bins: int64 [H, P, 112]. `counting.count` says why this is exact."""
-    exponent = exponents(sketch.smallest, sketch.largest)
-    scale, first = np.exp2(-exponent.astype(np.float32)), first_bins(sketch.smallest, exponent).astype(np.float32)
-    heads, count = exponent.shape
-    place = (np.arange(heads)[:, None] * count + cells) * COUNTERS + 1.0
-    by_row = blocks.to_device(np.stack([scale[:, cells], first[:, cells], place]).astype(np.float32))
+    scale, first, cell = bins_of_rows(sketch.smallest, sketch.largest, cells)
+    by_row = blocks.to_device(np.stack([scale, first, cell * COUNTERS + 1.0]).astype(np.float32))
     finest, wide = 2.0**-MINIMUM_EXPONENT, bool((scale < 1).any())
+    heads, count = sketch.smallest.shape
     counts = torch.zeros(heads * count * COUNTERS, dtype=torch.int32, device=by_row.device)
-    one, start = torch.ones((), dtype=torch.int32, device=by_row.device), 0
-    for scores in blocks:
+    one = torch.ones((), dtype=torch.int32, device=by_row.device)
+    for rows, scores in blocks:
         values = _values(scores, post, learnable_sink)
-        scales, lowest, places = by_row[:, :, start : start + values.shape[1], None]
-        start += values.shape[1]
+        scales, lowest, places = by_row[:, :, rows, None]
         index = (values * finest).floor_() * (scales / finest) if wide else values * scales
         # clamped above, too: a pass that rounds otherwise than the one before must not count in another cell
         index = index.floor_().sub_(lowest).clamp_(-1.0, BINS - 1.0).add_(places).to(torch.int64).flatten()
@@ -114,7 +111,7 @@ def _counted(
 def _ranked(blocks: ScoreBlocks, ranks: Sequence[int], post: bool, learnable_sink: Tensor | None) -> Tensor:
     """Find the (k+1)-th largest of every row for all ``ranks`` k: float32 [Hq, rows, K] on the CPU."""
     parts = []
-    for scores in blocks:
+    for _, scores in blocks:
         values = _values(scores, post, learnable_sink)
         top = values.topk(min(max(ranks) + 1, values.shape[-1]), dim=-1).values
         nothing = torch.full_like(top[..., 0], -torch.inf)

@@ -237,13 +237,23 @@ def ends_of_cells(low: np.ndarray, high: np.ndarray, cells: Integers) -> tuple[n
 
 def _histograms(data: np.ndarray, cells: Integers, smallest: np.ndarray, largest: np.ndarray) -> Integers:
     """Count rows [H, N, n] by bins, [H, P, 112]; row i belongs to cell ``cells[i]`` in every head."""
-    exponent = exponents(smallest, largest)
-    scale = np.exp2(-exponent.astype(np.float32))[:, cells].ravel()
-    first = first_bins(smallest, exponent).astype(np.float32)[:, cells].ravel()
-    cell = (np.arange(len(data))[:, None] * smallest.shape[1] + cells).ravel()
+    scale, first, cell = (each.ravel() for each in bins_of_rows(smallest, largest, cells))
     rows, finest = data.reshape(-1, data.shape[-1]), 2.0**-MINIMUM_EXPONENT
     counts: Integers = _counting().count(rows, cell, scale, first, finest, smallest.size)
     return counts.reshape(*smallest.shape, BINS)
+
+
+def bins_of_rows(smallest: np.ndarray, largest: np.ndarray, cells: Integers) -> tuple[np.ndarray, np.ndarray, Integers]:
+    """Give the bins of rows [H, N], as `counting.count` takes them: one over their width, the first one, and the cell.
+
+    Args:
+        smallest, largest: float32 [H, P], the range of every cell.
+        cells: int64 [N], the cell of each row in every head.
+    """
+    exponent = exponents(smallest, largest)
+    scale = np.exp2(-exponent.astype(np.float32))[:, cells]
+    first = first_bins(smallest, exponent).astype(np.float32)[:, cells]
+    return scale, first, np.arange(len(smallest))[:, None] * smallest.shape[1] + cells
 
 
 def _part_of_bin(above: Floats, below: Floats, wanted: Floats) -> Floats:

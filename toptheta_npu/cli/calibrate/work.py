@@ -66,13 +66,13 @@ def state_file(output: Path) -> Path:
 
 
 @contextmanager
-def resumable(*states: Path) -> Iterator[None]:
+def resumable(state: Path) -> Iterator[None]:
     """Say of what is wrong with the file of a state that ``--restart`` mends it."""
     try:
         yield
     except TopThetaValueError as error:
         # an error of the disk is not mended so
-        if error.argument not in map(str, states) or isinstance(error.__cause__, OSError):
+        if error.argument != str(state) or isinstance(error.__cause__, OSError):
             raise
         remedy = "add --restart to replace it and begin anew, or name another output with -o"
         if error.expected == OWN_STATE:

@@ -14,7 +14,7 @@ from ..._checks import check_choice
 from ...errors import TopThetaValueError, shown
 from ...fallback.prefill import RowChunk, Selector
 from ...fallback.reference import log_sum_exp
-from ...fallback.sampled import sampled_keys, with_sink
+from ...fallback.sampled import sampled_keys
 from .blocks import check_block, in_blocks
 from .method import Compensation, Method, Selection
 from .options import COMPENSATED, SELECTION, one_of, real_number, whole_number
@@ -67,7 +67,7 @@ def sampled_lse(chunk: RowChunk) -> Tensor:
     sample = sampled_keys(chunk.n)
     index = (chunk.first.unsqueeze(-1) + sample.places).clamp_max(chunk.scores.shape[-1] - 1)
     scores = chunk.scores.gather(-1, index.expand(*chunk.scores.shape[:-1], -1))
-    return with_sink((scores + sample.log_weights).logsumexp(-1), chunk.learnable_sink).unsqueeze(-1)
+    return log_sum_exp(scores + sample.log_weights, chunk.learnable_sink).unsqueeze(-1)
 
 
 def probable(

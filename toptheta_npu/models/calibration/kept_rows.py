@@ -86,37 +86,33 @@ class _Counter:
         self, layer: int, scores: Tensor, lengths: Tensor, ranked: Tensor | None = None,
         learnable_sink: Tensor | None = None,
     ) -> tuple[int, KeptRows]:  # fmt: skip
-        lse = log_sum_exp(scores[None], learnable_sink)[0] if self._placement == "post_softmax" else None
-        counts, value_rows = [], []
-        for at in self._at:
-            theta = at.rows(layer, lengths).T
-            keep = scores > score_threshold(theta, lse, self._placement)[..., None]
-            kept = count_true(keep)
-            if bool((kept == 0).any()):
-                keep, kept = never_empty(keep, scores), kept.clamp_min(1)
-            counts.append(kept.T)
-            value_rows.append(count_group_rows(keep[None], self._kv_heads)[0].T)
-        return layer, KeptRows(lengths, torch.stack(counts), torch.stack(value_rows))
+        return layer, KeptRows(lengths, *self._counts(scores, self._thresholds(layer, lengths), learnable_sink))
 
     def look_through(
         self, layer: int, blocks: ScoreBlocks, learnable_sink: Tensor | None = None
     ) -> tuple[int, KeptRows]:
         """Count on the device that holds the scores, and copy the counts of the layer at its end."""
-        rows = torch.stack([at.rows(layer, blocks.lengths).T for at in self._at])
-        theta, start, kept, value_rows = blocks.to_device(rows.numpy()), 0, [], []
-        for scores in blocks:
-            lse = log_sum_exp(scores[None], learnable_sink)[0] if self._placement == "post_softmax" else None
-            for own in theta[:, :, start : start + scores.shape[1]]:
-                keep = never_empty(scores > score_threshold(own, lse, self._placement)[..., None], scores)
-                kept.append(count_true(keep))
-                value_rows.append(count_group_rows(keep[None], self._kv_heads)[0])
-            start += scores.shape[1]
-        counts = (self._by_k(parts).transpose(1, 2).cpu() for parts in (kept, value_rows))
-        return layer, KeptRows(blocks.lengths, *counts)
+        theta = blocks.to_device(self._thresholds(layer, blocks.lengths).numpy())
+        parts = [self._counts(scores, theta[:, :, rows], learnable_sink) for rows, scores in blocks]
+        return layer, KeptRows(blocks.lengths, *(torch.cat(each, 1).cpu() for each in zip(*parts, strict=True)))
 
-    def _by_k(self, parts: list[Tensor]) -> Tensor:
-        """Put counts [heads, rows] of every block and k, the ks of a block in turn, together: [K, heads, rows]."""
-        return torch.stack([torch.cat(parts[place :: len(self._at)], 1) for place in range(len(self._at))])
+    def _thresholds(self, layer: int, lengths: Tensor) -> Tensor:
+        """Look up the thresholds of rows at every k: float32 [K, Hq, rows]."""
+        return torch.stack([at.rows(layer, lengths).T for at in self._at])
+
+    def _counts(self, scores: Tensor, theta: Tensor, learnable_sink: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Count what rows with these scores keep, and their V rows: [K, rows, Hq] and [K, rows, Hkv]."""
+        lse = log_sum_exp(scores[None], learnable_sink)[0] if self._placement == "post_softmax" else None
+        counts, value_rows = [], []
+        for own in theta:
+            keep = scores > score_threshold(own, lse, self._placement)[..., None]
+            kept = count_true(keep)
+            # a look at the counts spares work on a CPU, and has to wait for any other device
+            if not scores.is_cpu or bool((kept == 0).any()):
+                keep, kept = never_empty(keep, scores), kept.clamp_min(1)
+            counts.append(kept.T)
+            value_rows.append(count_group_rows(keep[None], self._kv_heads)[0].T)
+        return torch.stack(counts), torch.stack(value_rows)
 
     def add(self, seen: tuple[int, KeptRows]) -> None:
         layer, rows = seen

@@ -170,11 +170,12 @@ class RowsOnDevice:
         self._sequence, self._rows = sequence, rows
         self._here = rows.to(sequence.query.device) if here is None else here
 
-    def __iter__(self) -> Iterator[Tensor]:
+    def __iter__(self) -> Iterator[tuple[slice, Tensor]]:
         start = 0
         for rows in self._sequence.blocks(self._rows):
-            yield self._sequence.scores(rows, self._here[start : start + len(rows)])
-            start += len(rows)
+            here = slice(start, start + len(rows))
+            yield here, self._sequence.scores(rows, self._here[here])
+            start = here.stop
 
     def longer_than(self, length: int) -> RowsOnDevice:
         """Take the rows of more than ``length`` keys alone."""
