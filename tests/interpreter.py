@@ -26,7 +26,7 @@ def _rounding(convert: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
     def convert_float(numbers: np.ndarray, source: Any, target: Any, mode: Any) -> np.ndarray:
         if (source.name, target.name) != ("fp32", "bf16"):
             return convert(numbers, source, target, mode)
-        bits = np.ascontiguousarray(numbers, dtype=np.float32).view(np.uint32)
+        bits = np.array(numbers, dtype=np.float32, order="C").view(np.uint32)
         rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
         return np.where(np.isnan(numbers), bits >> 16 | 0x40, rounded).astype(np.uint16)
 

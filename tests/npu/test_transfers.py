@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from tests.models.tiny import new_model, tokens
 from toptheta_npu.models import calibrate, calibrate_discarded_mass, sparsify
+from toptheta_npu.models.calibration import rows
 from toptheta_npu.models.calibration.kept_rows import count_kept
 from toptheta_npu.thresholds import ThresholdTable
 
@@ -46,8 +47,11 @@ class Transfers(TorchDispatchMode):
         return out
 
 
-@pytest.fixture
-def model() -> PreTrainedModel:
+@pytest.fixture(params=["one block", "many blocks"])
+def model(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> PreTrainedModel:
+    """A model whose chosen rows are looked at in one block a layer, or in some dozens."""
+    if request.param == "many blocks":
+        monkeypatch.setattr(rows, "_SCORES_ON_DEVICE", 2**11)
     return new_model("llama").float().eval()
 
 
@@ -90,10 +94,10 @@ def test_what_is_kept_and_discarded_is_counted_on_the_device(model: PreTrainedMo
         counted = count_kept(moved, table, TEXTS)
     assert found.copies - plain.copies - 2 * LAYERS <= 4 * LAYERS * WINDOWS
     assert found.waits == plain.waits
-    for layer, rows in kept.items():
-        assert torch.equal(counted[layer].lengths, rows.lengths)
+    for layer, expected in kept.items():
+        assert torch.equal(counted[layer].lengths, expected.lengths)
         for name in ("kept", "value_rows"):
-            torch.testing.assert_close(getattr(counted[layer], name), getattr(rows, name), rtol=0, atol=1)
+            torch.testing.assert_close(getattr(counted[layer], name), getattr(expected, name), rtol=0, atol=1)
     with Transfers() as found:
         again = calibrate_discarded_mass(moved, table, TEXTS)
     assert found.copies - plain.copies - 2 * LAYERS <= 3 * LAYERS * WINDOWS
