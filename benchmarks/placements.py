@@ -68,7 +68,8 @@ def variants(inputs: Inputs) -> dict[str, Callable[[int], torch.Tensor]]:
 
     return {
         "dense": call(everything), "pre_softmax": call(inputs.threshold),
-        "post_softmax": call(probability, placement="post_softmax"), "sampled": call(by_sample, placement="sampled_softmax"),
+        "post_softmax": call(probability, placement="post_softmax"),
+        "sampled": call(by_sample, placement="sampled_softmax"),
     }  # fmt: skip
 
 

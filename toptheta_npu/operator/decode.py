@@ -76,7 +76,8 @@ def incremental_attention(
         key, value: same dtype and layout, S keys and Hkv heads (a divisor of Hq); or paged:
             [blocks, Hkv, block_size, D] or [blocks, block_size, Hkv*D]. Or int8: K alone, or both.
         threshold: float32 [Hq], [B, Hq] or [B, Hq, Sq], in units of the scaled score (after RoPE and scale); with
-            ``placement="post_softmax"`` or ``"sampled_softmax"`` a probability, at most 1 (or +inf, which keeps the largest element alone).
+            ``placement="post_softmax"`` or ``"sampled_softmax"`` a probability, at most 1 (or +inf, which keeps the
+            largest element alone).
         actual_seq_lengths: int32 or int64 [B] on the query's device, the number of valid keys; None means all.
             0 is allowed and gives an output of 0. A list is copied to the device once per call.
         actual_query_lengths: int32 or int64 [B] on the query's device, the number s of real tokens, which come first

@@ -84,7 +84,7 @@ def _group_rows(
 
 
 def _scores_and_threshold(call: AttentionCall, threshold: Tensor, placement: str) -> tuple[Tensor, Tensor]:
-    """Compute the scores of a decode step, [B, Hq, S], and its thresholds in their units. The operator tells neither."""
+    """Compute the scores of a decode step, [B, Hq, S], and its thresholds as scores. The operator tells neither."""
     counts = call.rows.counts[:, 0]
     starts = torch.zeros_like(counts) if call.rows.starts is None else call.rows.starts
     visible = valid_keys(call.key.shape[2], counts, starts)
