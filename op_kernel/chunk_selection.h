@@ -90,7 +90,6 @@ public:
             return;
         }
         const LocalTensor<float> weight = ub_->State(kNewMaximum);
-        PipeBarrier<PIPE_V>();
         AscendC::Duplicate(weight, sample.Weight(), static_cast<int32_t>(kBlockFloats));
         PipeBarrier<PIPE_V>();
         AscendC::Ln(weight, weight, static_cast<int32_t>(kBlockFloats));
