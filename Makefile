@@ -44,7 +44,7 @@ define OVER_VENV
 endef
 REALLY := -q -o addopts='--import-mode=importlib --strict-markers' --durations=5
 
-.PHONY: demo test test-all test-long test-operator durations explore test-triton test-cuda test-vllm clean-vllm \
+.PHONY: demo test test-all test-long test-operator explore test-triton test-cuda test-vllm clean-vllm \
   real-model test-real test-sanitizers test-aarch64 study-cut test-transformers-oldest test-oldest run-oldest lint docs benchmark train clean
 
 demo: $(READY)
@@ -52,14 +52,14 @@ demo: $(READY)
 
 # a part of all rings: five and a half minutes on two cores, eight and a half the first time, when all is compiled
 test: $(READY)
-	$(RUN) $(RING) -m 'not full and not aarch64 and not sanitizers' --junitxml=build/reports/quick.xml
-	$(RUN_NPU) tests/npu -m 'npu and not full' --junitxml=build/reports/quick-npu.xml
+	$(RUN) $(RING) -m 'not full and not aarch64 and not sanitizers'
+	$(RUN_NPU) tests/npu -m 'npu and not full'
 
 # and what takes longer: other compilers, packages, every command of the pages, whole matrices
 test-all: test
-	$(RUN) $(RING) -m 'full and not long and not aarch64 and not sanitizers' --junitxml=build/reports/full.xml
-	$(RUN_NPU) tests/npu -m 'npu and full and not long' --junitxml=build/reports/full-npu.xml
-	$(RUN_NPU) tests/fallback tests/test_operator.py -m 'npu and not full' --junitxml=build/reports/full-npu-fallback.xml
+	$(RUN) $(RING) -m 'full and not long and not aarch64 and not sanitizers'
+	$(RUN_NPU) tests/npu -m 'npu and full and not long'
+	$(RUN_NPU) tests/fallback tests/test_operator.py -m 'npu and not full'
 
 # the operator's own: tiling, shape inference, aclnn interface and the kernel over the host model; build.sh -u runs it
 test-operator: $(READY)
@@ -68,20 +68,14 @@ test-operator: $(READY)
 # and what seldom breaks alone and takes minutes: sanitizers of the Ascend C kernel, every modelled figure; .ci/run leaves
 # it out
 test-long: $(READY)
-	$(RUN) $(RING) -m 'long and not aarch64 and not sanitizers' --junitxml=build/reports/long.xml
-	$(RUN_NPU) tests/npu -m 'npu and long' --junitxml=build/reports/long-npu.xml
+	$(RUN) $(RING) -m 'long and not aarch64 and not sanitizers'
+	$(RUN_NPU) tests/npu -m 'npu and long'
 
-# the table of how long the last of them took
-durations: $(READY)
-	$(BIN)/python -m tests.durations $(wildcard build/reports/*.xml)
-
-# new calls against the oracle, so many of each test that draws them, on every backend; and the table of what they found
+# new calls against the oracle, so many of each test that draws them, on every backend
 EXAMPLES ?= 1000
 explore: $(READY)
-	rm -f build/reports/drawn*.xml
-	-HYPOTHESIS_PROFILE=explore EXAMPLES=$(EXAMPLES) $(RUN) $(RING) -m drawn --junitxml=build/reports/drawn.xml
-	-HYPOTHESIS_PROFILE=explore EXAMPLES=$(EXAMPLES) $(RUN_NPU) tests/npu -m drawn --junitxml=build/reports/drawn-npu.xml
-	$(BIN)/python -m tests.drawn build/reports/drawn*.xml
+	HYPOTHESIS_PROFILE=explore EXAMPLES=$(EXAMPLES) $(RUN) $(RING) -m drawn
+	HYPOTHESIS_PROFILE=explore EXAMPLES=$(EXAMPLES) $(RUN_NPU) tests/npu -m drawn
 
 # the oldest transformers that is allowed, on the same torch: an environment of its own, whose packages come before
 # those of $(VENV)

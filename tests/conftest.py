@@ -12,7 +12,6 @@ import torch
 from hypothesis import HealthCheck, settings
 
 import toptheta_npu
-from tests.drawn import DRAWN
 from tests.helpers import has_npu
 from tests.interpreter import interpreting, is_interpreting
 from tests.tiers import full, thin
@@ -43,12 +42,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not is_interpreting():
         config.hook.pytest_deselected(items=list(interpreted))
         items[:] = [item for item in items if item not in interpreted]
-
-
-def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """Report how many calls a test has drawn, for the table of `make explore`."""
-    item.user_properties.extend((f"drawn {name}", str(count)) for name, count in DRAWN.items())
-    DRAWN.clear()
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

@@ -8,7 +8,6 @@ from hypothesis import reject
 from hypothesis import strategies as st
 
 from tests.cases import Case
-from tests.drawn import DRAWN
 from tests.helpers import Inputs, make_inputs
 from tests.op_kernel.test_ub_layout import Variant, head_block_of, layout_of
 from toptheta_npu._checks import MAX_TOKENS
@@ -156,14 +155,11 @@ def inputs_or_reject(case: Case, path: str = "auto", device: str = "cpu", *, for
         reject()  # of so many rows one has no gap as a rule, and it takes long to see that
     poison = ("outside", "values") if path == "gather" else ("outside",)
     try:
-        inputs = make_inputs(case, device, poison=poison, for_kernel=for_kernel)
+        return make_inputs(case, device, poison=poison, for_kernel=for_kernel)
     except AssertionError as error:
         if "no inputs with a gap" not in str(error):
             raise
         reject()
-    DRAWN.update(("calls", *(name for name in ("int8", "paged") if getattr(case, name))))
-    DRAWN["tokens"] += case.query_tokens > 1
-    return inputs
 
 
 def largest_score(inputs: Inputs) -> float:

@@ -1,11 +1,11 @@
-"""Renews all that the pages show of the modelled kernel: modelled and uncalibrated, never a latency of a device.
+"""Models the kernel on all calls that the pages tell of: modelled and uncalibrated, never a latency of a device.
 
     python -m benchmarks.modelled.pages [--write]
 
-Prints the tables. With --write it also renews them in docs/kernel.md and docs/performance.md, the figures behind them
-in docs/results/modelled_kernel.json, and the picture of the timeline; `python -m benchmarks.goals_page` then renews
-docs/goals.md. Each shape runs with exactly k kept per head (the threshold lies between the k-th and the next score) and
-at theta = -inf, which is the same kernel as dense attention.
+Prints the tables, of which docs/kernel.md shows the rows that decide something. With --write it also renews the table
+of docs/performance.md, the figures behind all of them in docs/results/modelled_kernel.json, and the picture of the
+timeline; `python -m benchmarks.goals_page` then renews docs/goals.md. Each shape runs with exactly k kept per head (the
+threshold lies between the k-th and the next score) and at theta = -inf, which is the same kernel as dense attention.
 """
 
 from __future__ import annotations
@@ -29,10 +29,7 @@ COMMAND = "python -m benchmarks.modelled.pages --write"
 
 def page_tables(figures: Figures) -> Mapping[Path, Mapping[str, Table]]:
     """Make the tables of each page, by the names of their places there."""
-    return {
-        _ROOT / "docs" / "kernel.md": tables.kernel_tables(figures),
-        _ROOT / "docs" / "performance.md": tables.performance_tables(figures),
-    }
+    return {_ROOT / "docs" / "performance.md": tables.performance_tables(figures)}
 
 
 def main(
@@ -46,6 +43,8 @@ def main(
         plot_timeline(traces, FILE.with_name("modelled_timeline.png"))
         figures = load()
     console.print("Every time is modelled and uncalibrated, in microseconds; none is a device's.")
+    for table in tables.kernel_tables(figures).values():
+        console.print(table.as_rich())
     for page, own in page_tables(figures).items():
         for table in own.values():
             console.print(table.as_rich())

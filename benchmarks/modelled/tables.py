@@ -48,7 +48,7 @@ _BANDS = {
 
 
 def kernel_tables(figures: Figures) -> dict[str, Table]:
-    """Make the tables of docs/kernel.md, by the names of their places there."""
+    """Make the tables of the kernel by itself, by their names; docs/kernel.md has rows of them."""
     calls = figures.calls
     return {
         "layouts": layout_table(), "constants": constant_table(figures.constants),

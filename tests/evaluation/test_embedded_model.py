@@ -82,7 +82,7 @@ def test_thresholds_belong_to_the_model(task: PerplexityTask) -> None:
 @full
 @pytest.mark.filterwarnings("ignore::toptheta_npu.thresholds.MeanDiscardedMassWarning")
 def test_offline_compensation_by_the_mean_harms_and_by_the_geometric_mean_does_not() -> None:
-    """The figures of docs/operator.md, with less text."""
+    """The discarded mass is heavy-tailed: its mean is far too large for most rows."""
     model, tokenizer = load_tiny_llama()
     table = load_tiny_llama_thresholds("pre_softmax")
     first = slice(0, 1)

@@ -2,8 +2,8 @@
 
     python -m tests.op_kernel.code_size [--write]
 
-Prints the tables of "Code size" in docs/kernel.md. With --write it also renews them there, and the figures behind them
-in docs/results/code_size.json. Needs a toolkit in ASCEND_HOME_PATH and a clang; about two minutes.
+Prints tables of the figures, which "Code size" in docs/kernel.md sums up. With --write it also renews
+docs/results/code_size.json. Needs a toolkit in ASCEND_HOME_PATH and a clang; about two minutes.
 
 On the device path every `inline` function is inlined, so one function per tiling key and kind of core holds all of its
 code. An instruction of the intermediate code stands for one of a core, which takes 4 bytes, or for two.
@@ -23,7 +23,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from benchmarks.tables import Table, renew
+from benchmarks.tables import Table
 from emulator.incremental_attention import KERNEL_SOURCE
 from tests.emulator.real_headers import Core, toolkit
 from tests.emulator.real_headers_device import find_clang, llvm_ir, missing
@@ -38,7 +38,6 @@ from tests.op_kernel.operator_build import (
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results" / "code_size.json"
-PAGE = ROOT / "docs" / "kernel.md"
 BYTES = (4, 8)
 #: Instruction caches of the kinds of cores, in KiB.
 CACHES: dict[Core, int] = {"vector": 16, "cube": 32}
@@ -116,7 +115,7 @@ def measure() -> dict[str, Any]:
 
 
 def tables(results: Mapping[str, Any]) -> dict[str, Table]:
-    """The tables of docs/kernel.md by the names of their places there."""
+    """The figures as tables, by name."""
     columns = ("key", "core", *(text for dtype in DTYPES for text in (dtype, "KiB")), "cache, KiB")
     rows = [
         [
@@ -149,7 +148,7 @@ def _cells(instructions: int) -> tuple[str, str]:
 
 
 def main(
-    write: Annotated[bool, typer.Option("--write", help="Renew docs/kernel.md and its figures.")] = False,
+    write: Annotated[bool, typer.Option("--write", help="Renew the figures.")] = False,
 ) -> None:
     """Measure the code of all tiling keys."""
     if lacks := missing():
@@ -160,7 +159,6 @@ def main(
         Console().print(table.as_rich())
     if write:
         RESULTS.write_text(json.dumps(results, indent=1) + "\n")
-        renew(PAGE, tables(results))
 
 
 if __name__ == "__main__":

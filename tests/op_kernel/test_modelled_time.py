@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.modelled import calls, figures, pages, timeline
+from benchmarks.modelled import calls, figures, pages, tables, timeline
 from benchmarks.modelled.calls import Call, Modelled
 from benchmarks.modelled.step import constants, everything, make_step, run, select, trace_of
 from benchmarks.tables import Goal, rounded
@@ -21,8 +21,8 @@ _STORED = figures.load()
 _TOLERANCE = 1e-3
 _TABLES = [
     pytest.param(page, name, table.as_markdown(), id=f"{page.name}: {name}")
-    for page, tables in pages.page_tables(_STORED).items()
-    for name, table in tables.items()
+    for page, own in pages.page_tables(_STORED).items()
+    for name, table in own.items()
 ]
 
 
@@ -86,6 +86,15 @@ def test_pages_show_what_is_stored(page: Path, name: str, table: str) -> None:
     place = re.search(rf"<!-- table {name} -->\n(.*?)<!-- end -->", page.read_text(), re.DOTALL)
     assert place is not None
     assert place[1] == table, f"renew it: {pages.COMMAND}"
+
+
+def test_tables_of_the_kernel_name_every_call() -> None:
+    shown = {name: len(table.rows) for name, table in tables.kernel_tables(_STORED).items()}
+    assert {name: shown[name] for name in ("lengths", "densities", "grouped", "tokens")} == {
+        "lengths": len(calls.LENGTHS), "densities": len(calls.DENSITIES), "grouped": len(calls.GROUPED),
+        "tokens": len(calls.TOKENS),
+    }  # fmt: skip
+    assert all(shown.values())
 
 
 def test_every_charge_reaches_the_kernel() -> None:
