@@ -20,7 +20,8 @@ from rich.console import Console
 from benchmarks.tables import renew, rounded
 from toptheta_npu import incremental_attention, incremental_attention_with_stats
 from toptheta_npu._tables import Table
-from toptheta_npu.fallback.sampled import as_scores, sampled_keys, sampled_lse
+from toptheta_npu.fallback.reference import attention_scores
+from toptheta_npu.fallback.sampled import sampled_lse
 from toptheta_npu.timing.clocks import interleaved_medians
 from toptheta_npu.timing.environment import cache_bytes, environment
 from toptheta_npu.timing.inputs import Inputs, count_copies, make_inputs
@@ -61,18 +62,23 @@ def variants(inputs: Inputs) -> dict[str, Callable[[int], torch.Tensor]]:
     def call(threshold: torch.Tensor, **options: Any) -> Callable[[int], torch.Tensor]:
         return lambda copy: incremental_attention(inputs.query, *inputs.layers[copy], threshold, **options)
 
-    sample = sampled_keys(torch.full((len(inputs.query), 1), key.shape[2]))  # once for all layers of a model
-
-    def by_sample(copy: int) -> torch.Tensor:
-        # the thresholds stay those of the others, whatever the sample says
-        lse = sampled_lse(inputs.query, inputs.layers[copy][0], sample)[..., 0]
-        theta = torch.maximum(inputs.threshold, as_scores(torch.full_like(lse, 1e-30), lse))
-        return incremental_attention(inputs.query, *inputs.layers[copy], theta)
+    by_sample = _probability_by_sample(inputs, key)
+    sampled = incremental_attention_with_stats(inputs.query, key, value, by_sample, placement="sampled_softmax")
+    assert (plain[2] - sampled[2]).abs().max() <= 1, "the same"
 
     return {
         "dense": call(everything), "pre_softmax": call(inputs.threshold),
-        "post_softmax": call(probability, placement="post_softmax"), "sampled": by_sample,
+        "post_softmax": call(probability, placement="post_softmax"),
+        "sampled": call(by_sample, placement="sampled_softmax"),
     }  # fmt: skip
+
+
+def _probability_by_sample(inputs: Inputs, key: torch.Tensor) -> torch.Tensor:
+    """Make the probabilities [B, Hq] that keep as much where the LSE is that of a sample of keys."""
+    query = inputs.query[:, :, 0].float()
+    scores = attention_scores(query, key.float(), query.shape[-1] ** -0.5)
+    counts = torch.full((len(query),), key.shape[2])
+    return (inputs.threshold - sampled_lse(scores, counts, torch.zeros_like(counts))).exp()
 
 
 def gains() -> tuple[list[float], ...]:

@@ -134,9 +134,13 @@ class Arguments(NamedTuple):
         int, About("what `key_antiquant_scale` has one number for: 0 channel, 3 token and head, 5 the same paged")
     ] = 0
     value_antiquant_mode: Annotated[int, About("the same for `value_antiquant_scale`")] = 0
-    placement: Annotated[str, About('θ tests the score ("pre_softmax") or the probability ("post_softmax")')] = (
-        "pre_softmax"
-    )
+    placement: Annotated[
+        str,
+        About(
+            'θ tests the score ("pre_softmax"), the probability ("post_softmax") or, of whole rows, the probability by '
+            'the LSE of a sample of keys ("sampled_softmax")'
+        ),
+    ] = "pre_softmax"
     sdc: Annotated[str, About('estimate of E: "none", "exact", "exp_threshold" or "offline"', operators=_WHOLE_ROW)] = (
         "exact"
     )

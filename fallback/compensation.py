@@ -14,7 +14,7 @@ from torch import Tensor
 def score_threshold(threshold: Tensor, lse: Tensor | None, placement: str) -> Tensor:
     """Put the threshold in score units, [...]: softmax(a)_i > theta means a_i > ln(theta) + LSE; theta <= 0 is dense.
 
-    ``lse`` [...] is needed post-softmax only.
+    ``lse`` [...], that of the row or what a sample of its keys tells of it, is not needed pre-softmax.
     """
     if placement == "pre_softmax" or lse is None:
         return threshold

@@ -28,6 +28,7 @@ from .layout import (
     valid_range,
 )
 from .reference import masses, select, valid_keys
+from .sampled import sampled_lse
 from .scores import attention_scores
 
 DENSE_ABOVE = 1 / 3
@@ -105,6 +106,8 @@ def _select_rows(a: Arguments) -> _Rows:
     row_lse = None if a.lse is None else add_token_axis(a.lse, 3)
     if a.placement == "post_softmax" and row_lse is None:
         row_lse = a.compensation.lse(scores)
+    elif a.placement == "sampled_softmax":
+        row_lse = sampled_lse(scores, n, starts, a.learnable_sink)
     theta = score_threshold(expand_threshold(a.threshold, scores.shape[:3]), row_lse, a.placement)
     keep = select(scores, theta)
     return _Rows(cache, bounds, n[:, None], scores, theta, keep, count_true(keep))

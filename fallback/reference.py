@@ -19,6 +19,7 @@ from torch import Tensor
 
 from .compensation import add_sink, compensate, estimate_discarded_mass, score_threshold, sink_mass
 from .layout import any_true, count_true, count_value_rows, row_lengths, valid_range
+from .sampled import sampled_lse
 
 NEG_INF = float("-inf")
 
@@ -128,6 +129,8 @@ def incremental_attention(
     outside = ~valid[..., None]
     scores = attention_scores(query, key.masked_fill(outside, 0), scale).masked_fill(~valid, NEG_INF)
     lse = log_sum_exp(scores, learnable_sink)
+    if placement == "sampled_softmax":
+        row_lse = sampled_lse(scores, lengths, starts, learnable_sink)
     theta = score_threshold(threshold.to(scores), lse if row_lse is None else row_lse, placement)
     keep = select(scores, theta)
     kept = count_true(keep)

@@ -57,6 +57,12 @@ inline ArgumentError CheckLengths(const Arguments& arguments, const Geometry& ge
                                                       : integers});
 }
 
+// Whether thresholds are probabilities.
+inline bool ComparesProbabilities(const Arguments& arguments)
+{
+    return arguments.placement == "post_softmax" || arguments.placement == "sampled_softmax";
+}
+
 // What several query tokens do without.
 inline ArgumentError CheckTokens(const Arguments& arguments, const Geometry& geometry)
 {
@@ -64,7 +70,7 @@ inline ArgumentError CheckTokens(const Arguments& arguments, const Geometry& geo
         return {};
     }
     const std::string remedy = "give the tokens one by one, or use the fallback";
-    if (arguments.placement == "post_softmax") {
+    if (ComparesProbabilities(arguments)) {
         return NotSupportedError("placement", "'pre_softmax' with several query tokens on an NPU",
                                  Quoted(arguments.placement), remedy);
     }
@@ -84,9 +90,20 @@ inline ArgumentError CheckTokens(const Arguments& arguments, const Geometry& geo
     return {};
 }
 
+// Scales of tokens come in rows that follow one another, and the keys of a sample do not.
+inline ArgumentError CheckSample(const Arguments& arguments, const Geometry&)
+{
+    if (arguments.placement != "sampled_softmax" || !arguments.Has(InputIndex::kKeyAntiquantScale) ||
+        arguments.keyAntiquantMode == kPerChannel) {
+        return {};
+    }
+    return NotSupportedError("key_antiquant_mode", "0 with placement='sampled_softmax' on an NPU",
+                             std::to_string(arguments.keyAntiquantMode), "use placement='post_softmax'");
+}
+
 inline ArgumentError CheckModes(const Arguments& arguments)
 {
-    if (arguments.placement == "post_softmax" && arguments.sdc != "exact") {
+    if (ComparesProbabilities(arguments) && arguments.sdc != "exact") {
         return CombinationError("sdc=" + Quoted(arguments.sdc), "needs", "placement='pre_softmax'",
                                 "post-softmax the denominator is exact by construction: use sdc='exact'");
     }
@@ -126,6 +143,11 @@ inline ArgumentError CheckPartial(const Arguments& arguments)
     if (arguments.Has(InputIndex::kLearnableSink)) {
         return CombinationError("learnable_sink", "excludes", "partial=True, whose masses leave it out",
                                 "give learnable_sink to merge_partials");
+    }
+    if (arguments.placement == "sampled_softmax") {
+        return CombinationError("placement='sampled_softmax'", "excludes",
+                                "partial=True, which has no whole row's sample",
+                                "use 'post_softmax' with the row's LSE");
     }
     const bool wantsLse = arguments.placement == "post_softmax";
     if (hasLse && !wantsLse) {
@@ -198,7 +220,8 @@ inline ArgumentError CheckOutputs(const Arguments& arguments, const Geometry& ge
 
 inline ArgumentError CheckAttributes(const Arguments& arguments)
 {
-    if (const ArgumentError error = CheckChoice("placement", arguments.placement, {"pre_softmax", "post_softmax"})) {
+    if (const ArgumentError error =
+            CheckChoice("placement", arguments.placement, {"pre_softmax", "post_softmax", "sampled_softmax"})) {
         return error;
     }
     if (const ArgumentError error = CheckChoice("path", arguments.path, {"auto", "gather", "dense"})) {
@@ -226,7 +249,7 @@ inline ArgumentError ResolveArguments(const Arguments& arguments, Geometry& geom
         }
     }
     using Check = ArgumentError (*)(const Arguments&, const Geometry&);
-    for (const Check check : {CheckTokens, CheckThreshold, CheckLengths}) {
+    for (const Check check : {CheckTokens, CheckSample, CheckThreshold, CheckLengths}) {
         if (const ArgumentError error = check(arguments, geometry)) {
             return error;
         }

@@ -67,9 +67,14 @@ inline Path PathOf(const std::string& name)
     return name == "auto" ? kPathAuto : name == "gather" ? kPathGather : kPathDense;
 }
 
+inline Placement PlacementOf(const std::string& name)
+{
+    return name == "pre_softmax" ? kPreSoftmax : name == "post_softmax" ? kPostSoftmax : kSampledSoftmax;
+}
+
 inline void FillModes(const Arguments& arguments, TilingData& data)
 {
-    data.placement = arguments.placement == "post_softmax" ? kPostSoftmax : kPreSoftmax;
+    data.placement = PlacementOf(arguments.placement);
     data.sdc = SdcOf(arguments.sdc);
     data.path = PathOf(arguments.path);
     for (uint32_t input = 0; input < InputIndex::kCount; input++) {
@@ -237,7 +242,7 @@ inline ArgumentError CheckScoreBytes(uint64_t bytes, const TilingData& data)
     return NotSupportedError(
         "placement", "at most " + mebibytes(kMaxScoreBytes) + " of scores with placement='post_softmax'",
         mebibytes(bytes) + " for [B, Hq, capacity] = " + ListText({data.batch, data.numHeads, data.capacity}),
-        "use placement='pre_softmax', smaller batches or a smaller cache");
+        "use placement='sampled_softmax', smaller batches or a smaller cache");
 }
 
 // Appends a section to the user workspace and gives its offset.
@@ -292,7 +297,7 @@ inline ArgumentError ComputeTiling(const Arguments& arguments, const Platform& p
     data.valueRowsOffset =
         PlaceSection(SumsHeadBlocks(data) ? static_cast<uint64_t>(UnitsOf(data)) * kBlockBytes : 0, end);
     data.scoresOffset = PlaceSection(scores, end);
-    if (data.placement == kPostSoftmax) {
+    if (data.placement != kPreSoftmax) {
         tiling.key = cube    ? TOPTHETA_KEY_CUBE_POST_SOFTMAX
                      : split ? TOPTHETA_KEY_SPLIT_POST_SOFTMAX
                              : TOPTHETA_KEY_WHOLE_POST_SOFTMAX;

@@ -1,7 +1,7 @@
 // Rows of the K and V caches: one address formula for contiguous, strided and paged caches, in 64 bits.
 #pragma once
 
-#include "kernel_common.h"
+#include "key_sample.h"
 
 namespace toptheta {
 
@@ -234,6 +234,23 @@ public:
             const uint32_t count = addresses_.RunLength(row + done, rows - done);
             CopyRows(to[done * headDim_], addresses_.OffsetOf(row + done), count);
             done += count;
+        }
+    }
+
+    // Copies keys [number, number + count) of a sample.
+    TOPTHETA_DEVICE inline void LoadSample(const LocalTensor<T>& to, const KeySample& sample, uint32_t number,
+                                           uint32_t count)
+    {
+        for (uint32_t done = 0; done < count;) {
+            const uint32_t row = sample.RowOf(number + done);
+            const uint32_t run = sample.RunLength(number + done, count - done);
+            const bool pair = run == 1 && done + 1 < count;
+            if (pair) {
+                LoadPair(to[done * headDim_], row, sample.RowOf(number + done + 1));
+            } else {
+                LoadTile(to[done * headDim_], row, run);
+            }
+            done += pair ? 2 : run;
         }
     }
 

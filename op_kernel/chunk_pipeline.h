@@ -48,8 +48,19 @@ public:
     // Asks for the first K tiles of a segment; `start` is the first valid row of its sequence.
     TOPTHETA_DEVICE inline void Start(const Segment& segment, uint32_t start)
     {
-        keyRows_.Begin(segment.batch, segment.kvHead, start, segment.rowBegin, segment.unitRows);
-        stream_.Begin(segment.rowBegin, segment.rowEnd);
+        StartRows(segment, start, tiling_->placement == kSampledSoftmax);
+    }
+
+    // `sampled`: the keys of a sample come first.
+    TOPTHETA_DEVICE inline void StartRows(const Segment& segment, uint32_t start, bool sampled)
+    {
+        keyRows_.Begin(segment.batch, segment.kvHead, start, sampled ? 0 : segment.rowBegin, segment.unitRows);
+        sample_ = KeySample(sampled ? segment.unitRows : 0);
+        if (sampled) {
+            stream_.BeginSample(sample_);
+        } else {
+            stream_.Begin(segment.rowBegin, segment.rowEnd);
+        }
         if constexpr (IsInt8<Key>::kValue) {
             keyScales_.Begin(segment.batch, segment.kvHead, start);
             listScales_.Begin(segment.batch, segment.kvHead, start);
@@ -77,7 +88,7 @@ public:
         selection_.Finish();
     }
 
-    // First phase of post-softmax: scores, maximum and total mass.
+    // First phase of post-softmax: scores, maximum and total mass, of all keys or of a sample.
     TOPTHETA_DEVICE inline void StreamScores(ScoreStore& store)
     {
         while (stream_.KeysLeft() > 0) {
@@ -85,6 +96,7 @@ public:
             const Chunk chunk = ScoreChunk(store.BeginChunk(row));
             PlanChunk();
             stream_.Fill();
+            selection_.WeighSample(chunk, sample_);
             selection_.UpdateMaximum(chunk);
             selection_.AddTotal(chunk);
             store.Store(chunk);
@@ -242,12 +254,14 @@ private:
     static constexpr uint32_t kShortRows = 256;  // not worth a second chunk
 
     using ValuePipeline<Types>::ub_;
+    using ValuePipeline<Types>::tiling_;
     using ValuePipeline<Types>::selection_;
     using ValuePipeline<Types>::weightedSum_;
     using ValuePipeline<Types>::stream_;
     using ValuePipeline<Types>::gather_;
     using ValuePipeline<Types>::valueScales_;
     CacheRows<Key> keyRows_;
+    KeySample sample_;
     RowScales keyScales_;
     RowScales listScales_;  // of the V rows that lie where the K rows do
     QueryKeyProduct<Key> product_;

@@ -80,6 +80,26 @@ public:
         FillTailsOf(chunk);
     }
 
+    // Keys of a sample at equal distances stand for those between them, too: their scores rise by the logarithm of how
+    // many there are.
+    TOPTHETA_DEVICE inline void WeighSample(const Chunk& chunk, const KeySample& sample)
+    {
+        const uint32_t begin = sample.StridedFrom(chunk.begin);
+        const uint32_t end = sample.StridedUpTo(chunk.begin + chunk.rows);
+        if (begin >= end) {
+            return;
+        }
+        const LocalTensor<float> weight = ub_->State(kNewMaximum);
+        AscendC::Duplicate(weight, sample.Weight(), static_cast<int32_t>(kBlockFloats));
+        PipeBarrier<PIPE_V>();
+        AscendC::Ln(weight, weight, static_cast<int32_t>(kBlockFloats));
+        PipeBarrier<PIPE_V>();
+        for (uint32_t head = 0; head < ub_->Heads(); head++) {
+            const LocalTensor<float> scores = Scores(head, chunk)[begin - chunk.begin];
+            WithBlock<BlockOperation::kAdd>(scores, scores, weight, end - begin);
+        }
+    }
+
     // Scores of keys that a row does not see become kLowest, those past the end of the chunk too: nothing of a row may
     // be left. The rows behind the real tokens see none. While a row has seen none its masses count them, until its
     // first real score makes the factor of those masses 0.

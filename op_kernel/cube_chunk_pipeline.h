@@ -44,12 +44,23 @@ public:
 
     TOPTHETA_DEVICE inline void Start(const Segment& segment, uint32_t start)
     {
-        ring_.Begin(segment.rowBegin, segment.rowEnd);
+        StartRows(segment, start, tiling_->placement == kSampledSoftmax);
         if constexpr (kInt8) {
             parts_.CopyScales(segment, core_);
             keyScales_.Begin(segment.batch, segment.kvHead, start);
         }
         stream_.Begin(0, 0);
+    }
+
+    // `sampled`: the keys of a sample come first.
+    TOPTHETA_DEVICE inline void StartRows(const Segment& segment, uint32_t, bool sampled)
+    {
+        sample_ = KeySample(sampled ? segment.unitRows : 0);
+        if (sampled) {
+            ring_.Begin(0, sample_.Keys(), false);
+        } else {
+            ring_.Begin(segment.rowBegin, segment.rowEnd);
+        }
     }
 
     // The whole of a segment in one pass. The V rows of a chunk are added before its successor is tested, or after
@@ -109,7 +120,7 @@ public:
         next.StartNext();
     }
 
-    // First phase of post-softmax: scores, maximum and total mass.
+    // First phase of post-softmax: scores, maximum and total mass, of all keys or of a sample.
     TOPTHETA_DEVICE inline void StreamScores(ScoreStore& store)
     {
         ring_.SetLongChunks(true);
@@ -119,6 +130,7 @@ public:
             BeginChunk(scoreRow, ring_.NextIsApart() ? ub_->SecondScores() : scoreRow);
             AskRounds();
             const Chunk chunk = TakeChunk(row, scoreRow);
+            selection_.WeighSample(chunk, sample_);
             selection_.UpdateMaximum(chunk);
             selection_.AddTotal(chunk);
             store.Store(chunk);
@@ -159,6 +171,9 @@ private:
         Segment segment;
         uint32_t rounds = 0;
         while (segments.Next(segment)) {
+            if (tiling_->placement == kSampledSoftmax) {
+                rounds += CeilDiv(KeySample(segment.unitRows).Keys(), ring_.RoundRows());
+            }
             rounds += CeilDiv(segment.rowEnd - segment.rowBegin, ring_.RoundRows());
         }
         return rounds;
@@ -282,6 +297,7 @@ private:
     }
 
     using ValuePipeline<Types>::ub_;
+    using ValuePipeline<Types>::tiling_;
     using ValuePipeline<Types>::selection_;
     using ValuePipeline<Types>::stream_;
     using ValuePipeline<Types>::values_;
@@ -289,6 +305,7 @@ private:
     using ValuePipeline<Types>::ownRows_;
     using ValuePipeline<Types>::own_;
     ScoreRing<Key> ring_;
+    KeySample sample_;
     // of int8 K rows
     QueryParts<Types> parts_;
     RowScales keyScales_;

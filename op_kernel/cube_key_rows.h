@@ -51,10 +51,29 @@ public:
         addresses_.Begin(segment.batch, segment.kvHead, start, segment.rowBegin, segment.unitRows);
     }
 
+    // Keys [number, number + count) of a sample, in the same order of fractals.
+    TOPTHETA_DEVICE inline void LoadSample(const LocalTensor<T>& to, const KeySample& sample, uint32_t number,
+                                           uint32_t count)
+    {
+        AscendC::Nd2NzParams copy = CopyOf(count, 1);
+        for (uint32_t done = 0; done < count;) {
+            const uint32_t run = sample.RunLength(number + done, count - done);
+            CopyRun(to, copy, sample.RowOf(number + done), done, run, 1);
+            done += run;
+        }
+    }
+
     // Columns in blocks of 32 bytes, one behind the other, each with all rows; a paged cache takes one command per
     // page. With a `fold` of 2 or 4, so many rows are copied as one (a page has a multiple of 16), and the columns of
     // the second ones come behind those of the first ones.
     TOPTHETA_DEVICE inline void Load(const LocalTensor<T>& to, uint32_t row, uint32_t rows, uint32_t fold)
+    {
+        AscendC::Nd2NzParams copy = CopyOf(rows, fold);
+        CopyRun(to, copy, row, 0, rows, fold);
+    }
+
+private:
+    TOPTHETA_DEVICE inline AscendC::Nd2NzParams CopyOf(uint32_t rows, uint32_t fold) const
     {
         AscendC::Nd2NzParams copy;
         copy.ndNum = 1;
@@ -64,15 +83,21 @@ public:
         copy.dstNzC0Stride = static_cast<uint16_t>(AlignUp(rows / fold, kFractal));
         copy.dstNzNStride = 1;
         copy.dstNzMatrixStride = 0;
+        return copy;
+    }
+
+    // Rows that follow one another, to place `at` of the copy.
+    TOPTHETA_DEVICE inline void CopyRun(const LocalTensor<T>& to, AscendC::Nd2NzParams& copy, uint32_t row, uint32_t at,
+                                        uint32_t rows, uint32_t fold)
+    {
         for (uint32_t done = 0; done < rows;) {
             const uint32_t count = addresses_.RunLength(row + done, rows - done);
             copy.nValue = static_cast<uint16_t>(count / fold);
-            AscendC::DataCopy(to[done / fold * kPiece], cache_[addresses_.OffsetOf(row + done)], copy);
+            AscendC::DataCopy(to[(at + done) / fold * kPiece], cache_[addresses_.OffsetOf(row + done)], copy);
             done += count;
         }
     }
 
-private:
     static constexpr uint32_t kPiece = kBlockBytes / sizeof(T);  // elements of a row in a fractal
 
     GlobalTensor<T> cache_;

@@ -19,34 +19,41 @@ class RoundIterator {
 public:
     using Segments = SegmentIterator<ValidRows<LengthTensors, kTokens>>;
 
-    TOPTHETA_DEVICE inline RoundIterator(const Segments& segments, uint32_t roundRows)
-        : segments_(segments), roundRows_(roundRows)
+    // `sampled`: the keys of a sample come before those of a segment.
+    TOPTHETA_DEVICE inline RoundIterator(const Segments& segments, uint32_t roundRows, bool sampled)
+        : segments_(segments), roundRows_(roundRows), sampled_(sampled)
     {}
 
     struct Round {
         Segment segment;
         uint32_t row = 0;
         uint32_t rows = 0;         // 0: this core has no more
-        uint32_t left = 0;         // of its segment, these included
+        uint32_t left = 0;         // of its segment or sample, these included
+        bool ofSample = false;
         uint32_t segmentNumber = 0;
         bool first = false;        // of its segment
     };
 
     TOPTHETA_DEVICE inline void Next(Round& round)
     {
-        round.first = row_ == segment_.rowEnd;
+        round.first = row_ == end_ && !ofSample_;
         if (round.first) {
             if (!segments_.Next(segment_)) {
                 round.rows = 0;
                 return;
             }
-            row_ = segment_.rowBegin;
             number_++;
+        }
+        if (row_ == end_) {
+            ofSample_ = round.first && sampled_;
+            row_ = ofSample_ ? 0 : segment_.rowBegin;
+            end_ = ofSample_ ? KeySample(segment_.unitRows).Keys() : segment_.rowEnd;
         }
         round.segment = segment_;
         round.segmentNumber = number_;
+        round.ofSample = ofSample_;
         round.row = row_;
-        round.left = segment_.rowEnd - row_;
+        round.left = end_ - row_;
         round.rows = NextRoundRows(round.left, roundRows_);
         row_ += round.rows;
     }
@@ -56,7 +63,10 @@ private:
     Segment segment_ = {};
     uint32_t roundRows_;
     uint32_t row_ = 0;
+    uint32_t end_ = 0;
     uint32_t number_ = 0;
+    bool sampled_;
+    bool ofSample_ = false;
 };
 
 template <typename Types>
@@ -91,8 +101,9 @@ public:
     TOPTHETA_DEVICE inline void Process()
     {
         const WorkTotal total = lengths_.Total();
-        Rounds first(lengths_.SegmentsOf(total, pair_), roundRows_);
-        Rounds second(lengths_.SegmentsOf(total, pair_ + 1), roundRows_);
+        const bool sampled = tiling_->placement == kSampledSoftmax;
+        Rounds first(lengths_.SegmentsOf(total, pair_), roundRows_, sampled);
+        Rounds second(lengths_.SegmentsOf(total, pair_ + 1), roundRows_, sampled);
         SetFreeFlags();
         Load(first, second, 0);
         uint32_t round = 0;
@@ -186,7 +197,12 @@ private:
         const uint32_t tileRows = folded ? roundRows_ : HalfRows();
         for (uint32_t done = 0; done < round.rows; done += tileRows) {
             const uint32_t rows = Least(tileRows, round.rows - done);
-            keyRows_[core].Load(KeyTile(place, done, tileRows), round.row + done, rows, folded ? kAsOne : 1);
+            const LocalTensor<T> tile = KeyTile(place, done, tileRows);
+            if (round.ofSample) {
+                keyRows_[core].LoadSample(tile, KeySample(segment.unitRows), round.row + done, rows);
+            } else {
+                keyRows_[core].Load(tile, round.row + done, rows, folded ? kAsOne : 1);
+            }
         }
         if (IsInt8<T>::kValue && round.first) {
             // behind the K rows, which need not wait until the vector cores have made the parts
@@ -309,7 +325,7 @@ private:
     TOPTHETA_DEVICE inline uint32_t HalfRows() const { return roundRows_ / kHalves; }
     TOPTHETA_DEVICE inline bool IsFolded(const Round& round) const
     {
-        return folds_ && FoldsRound(round.left, sizeof(T));
+        return folds_ && !round.ofSample && FoldsRound(round.left, sizeof(T));
     }
     // Rows that lie together in L1 and are multiplied at once: a half of the round, or, if more than two rows are
     // copied as one, those that come first in them, those that come second, and so on.

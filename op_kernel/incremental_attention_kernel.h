@@ -107,7 +107,13 @@ private:
     // The log-sum-exp of the whole row comes before the selection, unless the caller knows it.
     TOPTHETA_DEVICE inline bool TwoPhases() const
     {
-        return kPlacement == kPostSoftmax && !Has(*tiling_, InputIndex::kRowLse);
+        return kPlacement == kPostSoftmax && !Sampled() && !Has(*tiling_, InputIndex::kRowLse);
+    }
+
+    // A sample of the keys tells it, and comes before the rows of each segment.
+    TOPTHETA_DEVICE inline bool Sampled() const
+    {
+        return kPlacement == kPostSoftmax && tiling_->placement == kSampledSoftmax;
     }
 
     TOPTHETA_DEVICE inline void WriteEmptySequences()
@@ -127,15 +133,23 @@ private:
         isWhole_ = !kSplit || IsWhole(segment);
         isDivisionReady_ = false;
         BeginSegment(segment);
-        if (!TwoPhases()) {
-            pipeline_.StreamAndSelect(*this);
-        } else {
+        if (TwoPhases() || Sampled()) {
             pipeline_.StreamScores(store_);
-            if (isWhole_) {
-                FinishLse();
-                store_.FinishStoring();
-                SelectStored(segment);
+        }
+        if (Sampled()) {
+            pipeline_.StartRows(segment, lengths_.Start(segment.batch), false);
+        }
+        if (Sampled() || (TwoPhases() && isWhole_)) {
+            FinishLse();
+        }
+        if (!TwoPhases()) {
+            if (Sampled()) {
+                pipeline_.Selection().Begin();
             }
+            pipeline_.StreamAndSelect(*this);
+        } else if (isWhole_) {
+            store_.FinishStoring();
+            SelectStored(segment);
         }
         if (isWhole_) {
             WriteUnit(segment);
@@ -163,7 +177,7 @@ private:
         pipeline_.Selection().Begin();
         pipeline_.Selection().SetVisible(visible_);
         parameters_.Unpack(range);
-        if (!TwoPhases()) {
+        if (!TwoPhases() && !Sampled()) {
             SetLimits();
         }
     }

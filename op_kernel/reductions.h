@@ -135,7 +135,7 @@ TOPTHETA_DEVICE inline LocalTensor<float> BlocksOfRows(UbMap& ub, const LocalTen
 // `repeats` times 64 values, each with a block of its own
 TOPTHETA_DEVICE inline AscendC::BinaryRepeatParams BlockForEachRepeat() { return {1, 1, 0, 8, 8, 1}; }
 
-enum class BlockOperation { kMultiply, kDivide };
+enum class BlockOperation { kMultiply, kDivide, kAdd };
 
 template <BlockOperation kOperation>
 TOPTHETA_DEVICE inline void ApplyBlock(const LocalTensor<float>& to, const LocalTensor<float>& row,
@@ -144,12 +144,14 @@ TOPTHETA_DEVICE inline void ApplyBlock(const LocalTensor<float>& to, const Local
 {
     if constexpr (kOperation == BlockOperation::kMultiply) {
         AscendC::Mul(to, row, block, lanes, repeats, strides);
+    } else if constexpr (kOperation == BlockOperation::kAdd) {
+        AscendC::Add(to, row, block, lanes, repeats, strides);
     } else {
         AscendC::Div(to, row, block, lanes, repeats, strides);
     }
 }
 
-// to[i] = row[i] * block or row[i] / block
+// to[i] = row[i] * block, row[i] / block or row[i] + block
 template <BlockOperation kOperation>
 TOPTHETA_DEVICE inline void WithBlock(const LocalTensor<float>& to, const LocalTensor<float>& row,
                                       const LocalTensor<float>& block, uint32_t count)

@@ -41,7 +41,15 @@ public:
         keyTiles_ += halved_ ? 1 : 0;
         keysIssued_ = 0;
         keysTaken_ = 0;
+        sample_ = KeySample();
         BeginValues(RowList());
+    }
+
+    // Starts on the keys of a sample.
+    TOPTHETA_DEVICE inline void BeginSample(const KeySample& sample)
+    {
+        Begin(0, sample.Keys());
+        sample_ = sample;
     }
 
     // Scales of tokens come with the K rows: those of K, and those of V unless the rows are selected later.
@@ -230,7 +238,11 @@ private:
         WaitFlag<HardEvent::V_MTE2>(slot);
         const uint32_t row = FirstRow(keysIssued_);
         const uint32_t rows = RowsOf(keysIssued_, 1);
-        keys_->LoadTile(Slot<K>(slot, 1), row, rows);
+        if (sample_.Keys() > 0) {
+            keys_->LoadSample(Slot<K>(slot, 1), sample_, row, rows);
+        } else {
+            keys_->LoadTile(Slot<K>(slot, 1), row, rows);
+        }
         if constexpr (IsInt8<K>::kValue) {
             LoadScales(row, rows);
         }
@@ -282,6 +294,7 @@ private:
     UbMap* ub_ = nullptr;
     CacheRows<K>* keys_ = nullptr;
     CacheRows<V>* values_ = nullptr;
+    KeySample sample_;  // whose keys are streamed, none otherwise
     RowList list_;    // whose tiles are added
     RowList coming_;  // whose tiles are asked for: the same, or the next
     RowScales* keyScales_ = nullptr;

@@ -34,10 +34,12 @@ public:
     // Rounds of the block in all: those of the vector core that has more of them.
     TOPTHETA_DEVICE inline void Expect(uint32_t rounds) { rounds_ = rounds; }
 
-    TOPTHETA_DEVICE inline void Begin(uint32_t begin, uint32_t end)
+    // `follow`: the rows follow one another in the sequence, so that several may come as one.
+    TOPTHETA_DEVICE inline void Begin(uint32_t begin, uint32_t end, bool follow = true)
     {
         row_ = begin;
         end_ = end;
+        follow_ = follow;
     }
 
     TOPTHETA_DEVICE inline uint32_t RoundRows() const { return roundRows_; }
@@ -58,7 +60,7 @@ public:
     }
 
     // Whether scores of the chunk that begins next come in the order of rows that were copied as one.
-    TOPTHETA_DEVICE inline bool NextIsFolded() const { return folds_ && FoldsRound(RowsLeft(), sizeof(K)); }
+    TOPTHETA_DEVICE inline bool NextIsFolded() const { return folds_ && follow_ && FoldsRound(RowsLeft(), sizeof(K)); }
 
     // Whether they come to another place than that of the scores.
     TOPTHETA_DEVICE inline bool NextIsApart() const { return IsInt8<K>::kValue || NextIsFolded(); }
@@ -219,6 +221,7 @@ private:
     uint32_t roundRows_ = 0;
     uint32_t roundScores_ = 0;
     bool folds_ = false;
+    bool follow_ = true;
     bool longChunks_ = true;
     uint32_t rounds_ = 0;
     uint32_t round_ = 0;

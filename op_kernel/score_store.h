@@ -12,6 +12,7 @@ public:
     {
         ub_ = ub;
         tiling_ = tiling;
+        stores_ = tiling->placement == kPostSoftmax;
         scores_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(workspace + tiling->scoresOffset));
         SetFlag<HardEvent::MTE3_V>(kStoreEvent);
     }
@@ -30,6 +31,9 @@ public:
     // Where the scores of the chunk that begins at `row` go in UB.
     TOPTHETA_DEVICE inline uint32_t BeginChunk(uint32_t row)
     {
+        if (!stores_) {
+            return 0;
+        }
         if (inUb_) {
             return row - rowBegin_;
         }
@@ -39,7 +43,7 @@ public:
 
     TOPTHETA_DEVICE inline void Store(const Chunk& chunk)
     {
-        if (inUb_) {
+        if (inUb_ || !stores_) {
             return;
         }
         SetFlag<HardEvent::V_MTE3>(kStoreEvent);
@@ -96,6 +100,7 @@ private:
     uint32_t rowBegin_ = 0;
     uint32_t rowEnd_ = 0;
     bool inUb_ = false;
+    bool stores_ = false;  // scores of a sample are wanted once
 };
 
 }  // namespace toptheta

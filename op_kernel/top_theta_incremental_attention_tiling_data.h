@@ -23,7 +23,8 @@
 
 namespace toptheta {
 
-enum Placement : uint32_t { kPreSoftmax = 0, kPostSoftmax = 1 };
+// Post-softmax by the log-sum-exp of a sample of keys is a mode of the kernels of post-softmax.
+enum Placement : uint32_t { kPreSoftmax = 0, kPostSoftmax = 1, kSampledSoftmax = 2 };
 enum Sdc : uint32_t { kSdcNone = 0, kSdcExact = 1, kSdcExpThreshold = 2, kSdcOffline = 3 };
 enum Path : uint32_t { kPathAuto = 0, kPathGather = 1, kPathDense = 2 };
 

@@ -261,6 +261,50 @@ CASES = (
 
 
 #: Several query tokens in a step.
+_SAMPLE = {"placement": "sampled_softmax"}
+#: Whole rows whose probabilities are a share of what a sample of keys tells: up to 400 keys that is all of them.
+SAMPLED_CASES = (
+    Case("sampled-f32", lengths=(1000, 401, 400, 0, 17), vmc=True, **_SAMPLE),
+    Case("sampled-short", dtype=_H, lengths=(1, 16, 17, 143, 144, 145, 399), keep=0.2, **_SAMPLE),
+    Case("sampled-f16-g4", dtype=_H, heads=8, kv_heads=2, head_dim=128, lengths=(2500, 700), **_SAMPLE),
+    Case("sampled-bf16-g1", dtype=_B, heads=2, kv_heads=2, head_dim=128, lengths=(2049,), lengths_as="none", **_SAMPLE),
+    Case("sampled-mixed", dtype=_H, heads=4, kv_heads=1, lengths=(1300, 402), theta="mixed", **_SAMPLE),
+    Case("sampled-nothing", dtype=_B, heads=6, kv_heads=2, lengths=(900,), theta="nothing", **_SAMPLE),
+    Case("sampled-sink", dtype=_H, heads=8, kv_heads=2, lengths=(800, 60), sink=True, vmc=True, **_SAMPLE),
+    Case("sampled-start", dtype=_H, layout="BSND", lengths=(1100, 500), starts=(33, 600), **_SAMPLE),
+    Case("sampled-paged-4d", dtype=_H, paged="4d", block_size=16, lengths=(3000, 410, 0), **_SAMPLE),
+    Case("sampled-paged-3d", dtype=_B, layout="BSH", paged="3d", block_size=128, lengths=(1025,), **_SAMPLE),
+    Case(
+        "sampled-paged-slices",
+        dtype=_H,
+        paged="4d",
+        block_size=16,
+        heads=2,
+        kv_heads=1,
+        lengths=(9000,),
+        keep=0.02,
+        **_SAMPLE,
+    ),
+    *(
+        Case(f"sampled-d{d}", dtype=_H, heads=2, kv_heads=1, head_dim=d, lengths=(600,), **_SAMPLE)
+        for d in (16, 80, 192, 256, 512)
+    ),
+    Case("sampled-two-head-blocks", dtype=_H, heads=11, kv_heads=1, lengths=(900, 40), **_SAMPLE),
+    Case("sampled-int8-token", dtype=_H, lengths=(1000, 77), int8="both", scales="token", **_SAMPLE),
+    Case("sampled-int8-channel", dtype=_B, lengths=(1000, 77), int8="both", **_SAMPLE),
+    Case(
+        "sampled-int8-key-paged",
+        dtype=_H,
+        paged="4d",
+        block_size=32,
+        lengths=(1000, 77),
+        int8="key",
+        scales="token",
+        **_SAMPLE,
+    ),
+    Case("sampled-tokens", dtype=_H, query_tokens=4, lengths=(1000, 403), query_lengths=(4, 2), **_SAMPLE),
+)
+
 TOKEN_CASES = (
     Case("tokens-f32", query_tokens=4, lengths=(200, 77)),
     Case("tokens-f32-two-full", query_tokens=2, lengths=(120,), lengths_as="none"),
@@ -668,7 +712,7 @@ ERROR_CASES = (
     ErrorCase("layout", "decode",
               _set(input_layout="TND"), _V, "input_layout: expected one of BNSD, BSND, BSH, got 'TND'"),
     ErrorCase("placement", "decode", _set(placement="pre"), _V,
-              "placement: expected one of pre_softmax, post_softmax, got 'pre'"),
+              "placement: expected one of pre_softmax, post_softmax, sampled_softmax, got 'pre'"),
     ErrorCase("sdc", "decode",
               _set(sdc=None), _V, "sdc: expected one of none, exact, exp_threshold, offline, got None"),
     ErrorCase("gamma-negative", "decode",

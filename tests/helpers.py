@@ -27,6 +27,7 @@ from toptheta_npu.fallback.antiquant import (
 )
 from toptheta_npu.fallback.compensation import Compensation
 from toptheta_npu.fallback.layout import count_value_rows
+from toptheta_npu.fallback.sampled import sampled_lse
 
 #: No score of a case lies nearer to its threshold than MARGIN[0] standard deviations plus MARGIN[1] of the
 #: row's largest |score|, and where a row keeps only its largest element, that one leads by as much. float32
@@ -158,7 +159,18 @@ def _draw_rows(case: Case, generator: torch.Generator) -> Rows:
         value_mean = (kept.sum(2) / lengths.clamp_min(1)[:, None, None]).float()
     if case.sink:
         sink = _sink(scores, normal(case.heads))
-    return Rows(query, key, value, _threshold(case, scores, sink), lengths, starts, mass, value_mean, sink, stored)
+    return Rows(
+        query,
+        key,
+        value,
+        _threshold(case, scores, lengths, starts, sink),
+        lengths,
+        starts,
+        mass,
+        value_mean,
+        sink,
+        stored,
+    )
 
 
 def _row_lengths(case: Case, lengths: Tensor) -> Tensor:
@@ -221,7 +233,7 @@ def _scores(case: Case, query: Tensor, key: Tensor) -> Tensor:
     return reference.attention_scores(query.double(), key.double(), scale)
 
 
-def _threshold(case: Case, scores: Tensor, sink: Tensor | None) -> Tensor:
+def _threshold(case: Case, scores: Tensor, lengths: Tensor, starts: Tensor, sink: Tensor | None) -> Tensor:
     """[B, Hq] float32 in the units of the case's placement, for scores that are -inf outside the valid range."""
     threshold = torch.empty(scores.shape[:2], dtype=torch.float64)
     for head in range(case.heads):
@@ -229,11 +241,18 @@ def _threshold(case: Case, scores: Tensor, sink: Tensor | None) -> Tensor:
         for sequence in range(len(scores)):
             row = scores[:, head].flatten() if case.shared_theta else scores[sequence, head]
             threshold[sequence, head] = threshold_in_gap(row[row > -INF].sort(descending=True).values, kind, case.keep)
-    if case.placement == "post_softmax":
-        threshold = probability(threshold, reference.log_sum_exp(scores, sink).clamp_min(-1e9))
+    if case.placement != "pre_softmax":
+        threshold = probability(threshold, _lse(case, scores, lengths, starts, sink).clamp_min(-1e9))
         zeros = torch.tensor([0.0, -INF, -0.5]).repeat(case.heads)[: case.heads].expand_as(threshold)
         threshold = torch.where(threshold == 0, zeros, threshold)
     return threshold.float()
+
+
+def _lse(case: Case, scores: Tensor, lengths: Tensor, starts: Tensor, sink: Tensor | None) -> Tensor:
+    """[B, Hq], what a probability is a share of."""
+    if case.placement == "sampled_softmax":
+        return sampled_lse(scores, lengths, starts, sink)
+    return reference.log_sum_exp(scores, sink)
 
 
 def probability(threshold: Tensor, lse: Tensor) -> Tensor:
@@ -283,9 +302,10 @@ def _distances(case: Case, rows: Rows, query: Tensor) -> dict[tuple[int, int], t
         for head in range(case.heads if n else 0):
             row = scores[sequence, head, start : start + n]
             theta = rows.threshold[sequence, head].double()
-            if case.placement == "post_softmax":
+            if case.placement != "pre_softmax":
                 sink = None if rows.learnable_sink is None else rows.learnable_sink[head, None]
-                theta = theta.clamp_min(0).log() + reference.log_sum_exp(row[None, None], sink)[0, 0]
+                lse = _lse(case, row[None, None], rows.lengths[sequence, None], torch.zeros(1, dtype=torch.int64), sink)
+                theta = theta.clamp_min(0).log() + lse[0, 0]
             found[sequence, head] = row, row - theta
     return found
 

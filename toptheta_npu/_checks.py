@@ -10,7 +10,10 @@ from torch import Tensor
 
 from .errors import TopThetaCombinationError, TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError, shown
 
+#: What the numbers of a table are.
 PLACEMENTS = ("pre_softmax", "post_softmax")
+#: How whole rows are compared with them: probabilities also by the LSE of a sample of keys.
+ROW_PLACEMENTS = (*PLACEMENTS, "sampled_softmax")
 Sdc = Literal["none", "exact", "exp_threshold", "offline"]
 SDC_MODES: tuple[str, ...] = get_args(Sdc)
 PrefillMode = Literal["dense", "thresholded"]
@@ -125,10 +128,10 @@ def check_modes(
     placement: str, sdc: str, sdc_gamma: float, discarded_mass: Tensor | None, vmc_argument: str | None
 ) -> None:
     """Check that placement, SDC and VMC go together; ``vmc_argument`` names the argument that asks for VMC."""
-    check_choice("placement", placement, PLACEMENTS)
+    check_choice("placement", placement, ROW_PLACEMENTS)
     check_choice("sdc", sdc, SDC_MODES)
     check_number("sdc_gamma", sdc_gamma, minimum=0)
-    if placement == "post_softmax" and sdc != "exact":
+    if placement != "pre_softmax" and sdc != "exact":
         remedy = "post-softmax the denominator is exact by construction: use sdc='exact'"
         raise TopThetaCombinationError(f"sdc={sdc!r}", "needs", "placement='pre_softmax'", remedy)
     if sdc == "offline" and discarded_mass is None:

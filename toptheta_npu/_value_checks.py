@@ -24,12 +24,12 @@ def check_threshold_values(name: str, threshold: Tensor, placement: str) -> None
     largest = threshold.max().item()  # of numbers with a NaN among them: NaN
     if math.isnan(largest):
         raise TopThetaValueError(name, "numbers, -inf or +inf", "NaN", "calibrate again")
-    if largest > 1 and placement == "post_softmax":
+    if largest > 1 and placement != "pre_softmax":
         # +inf keeps the largest element alone, in either placement
         largest = threshold.where(threshold < math.inf, 0.0).max().item()
         if largest > 1:
             raise TopThetaValueError(
-                name, ("probabilities up to 1, or +inf, with ", Setting("placement", "post_softmax")), f"{largest:g}",
+                name, ("probabilities up to 1, or +inf, with ", Setting("placement", placement)), f"{largest:g}",
                 ("thresholds in units of the score go with ", Setting("placement", "pre_softmax")),
             )  # fmt: skip
 

@@ -47,6 +47,7 @@ VARIANTS: Mapping[str, Callable[[Step], tuple[Step, Options]]] = {
     ),
     "sdc='none'": lambda step: (step, {"sdc": "none"}),
     "post-softmax": lambda step: (step, {"placement": "post_softmax"}),
+    "sampled-softmax": lambda step: (step, {"placement": "sampled_softmax"}),
     "lengths on the device": lambda step: (
         replace(step, lengths=torch.full((step.key.shape[0],), step.key.shape[2], dtype=torch.int32)), {}
     ),
@@ -156,7 +157,7 @@ def prepare(call: Call) -> tuple[Step, Selection, Options]:
     step, options = VARIANTS[call.variant](_step(replace(call, shape=replace(shape, k=shape.n), variant="")))
     step = as_int8(step) if shape.cache else step
     chosen = everything(step) if shape.k == shape.n else select(
-        step, shape.k / shape.n, post_softmax=call.variant == "post-softmax"
+        step, shape.k / shape.n, placement=options.get("placement", "pre_softmax")
     )  # fmt: skip
     if shape.block_size:
         return paged(step, shape.block_size), chosen, options | {"block_size": shape.block_size}

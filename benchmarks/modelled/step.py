@@ -21,6 +21,7 @@ from emulator.ascendc.library import load
 from emulator.cann import Platform
 from emulator.incremental_attention import OperatorRun, kernel_for, run_operator
 from toptheta_npu.fallback.antiquant import PER_TOKEN_AND_HEAD, quantise
+from toptheta_npu.fallback.sampled import sampled_lse
 
 MODES: tuple[Mode, ...] = ("cold", "hot")
 PIPES = ("MTE2", "V", "S")
@@ -143,7 +144,7 @@ def as_int8(step: Step, caches: Sequence[str] = ("key", "value"), *, by_token: b
     return replace(step, key=rows["key"], value=rows["value"], extra=extra)
 
 
-def select(step: Step, density: float, *, post_softmax: bool = False) -> Selection:
+def select(step: Step, density: float, *, placement: str = "pre_softmax") -> Selection:
     """Choose thresholds that keep exactly density * n elements of each head."""
     threshold = torch.empty(_rows_of(step))
     rows = of_rows = 0
@@ -156,8 +157,16 @@ def select(step: Step, density: float, *, post_softmax: bool = False) -> Selecti
             limit = largest[:, kept - 1 :].mean(1)
             rows += int((scores > limit[:, None]).any(0).sum())
             of_rows += n
-            own[:] = (limit - scores.logsumexp(1)).exp() if post_softmax else limit
+            own[:] = limit if placement == "pre_softmax" else (limit - _lse(scores, placement)).exp()
     return Selection(threshold, rows, of_rows)
+
+
+def _lse(scores: torch.Tensor, placement: str) -> torch.Tensor:
+    """Compute what probabilities of rows are a share of, from their scores [R, n]."""
+    if placement == "post_softmax":
+        return scores.logsumexp(1)
+    counts = torch.tensor([scores.shape[1]])
+    return sampled_lse(scores[None], counts, torch.zeros_like(counts))[0]
 
 
 def everything(step: Step) -> Selection:

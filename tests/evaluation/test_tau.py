@@ -14,7 +14,7 @@ from tests.evaluation.small_model import logits_and_statistics, random_windows, 
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.evaluation.methods.names import parse_method
 from toptheta_npu.evaluation.methods.spec import make_method
-from toptheta_npu.evaluation.methods.tau import Lse, sampled_lse, select_probable
+from toptheta_npu.evaluation.methods.tau import Lse, select_probable
 from toptheta_npu.fallback.prefill import RowChunk, row_chunks
 from toptheta_npu.fallback.sampled import sampled_keys
 
@@ -82,14 +82,14 @@ def test_a_sample_is_the_ends_and_keys_at_equal_distances(options: dict[str, Ten
     query, key = 2 * torch.randn(2, 4, 3, 8, generator=generator), 2 * torch.randn(2, 2, 600, 8, generator=generator)
     (chunk,) = row_chunks(query, key, **options)
     chunk = chunk._replace(learnable_sink=torch.tensor([-1e9, 0.0, 3.0, 9.0]))
-    found = sampled_lse(chunk)
+    found = chunk.sampled_lse()
     assert len(rows_of(chunk)) == 2 * 4 * 3
     for place, scores, _ in rows_of(chunk):
         between = len(scores) - 16 - 128
         strided = scores[16 + torch.arange(256) * between // 256].exp().sum() * between / 256
         sink = chunk.learnable_sink[place[1]].exp()
         expected = (scores[:16].exp().sum() + scores[-128:].exp().sum() + strided + sink).log()
-        torch.testing.assert_close(found[place][0], expected, rtol=1e-5, atol=1e-4)
+        torch.testing.assert_close(found[place], expected, rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("length", [1, 16, 17, 144, 145, 300, 400])

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.cases import CASES, Case, valid_arguments
+from tests.cases import CASES, SAMPLED_CASES, Case, valid_arguments
 from tests.helpers import (
     Inputs,
     assert_equals_oracle,
@@ -63,7 +63,7 @@ def _largest_score(inputs: Inputs, device: str) -> float:
     return largest_score(inputs) if is_interpreting() or device.startswith("cuda") else 0.0
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", [*CASES, *SAMPLED_CASES], ids=lambda case: case.id)
 def test_incremental_attention_equals_the_oracle(case: Case, device: str) -> None:
     inputs = base_inputs(case, device)
     result = incremental_attention_with_stats(**inputs.arguments)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from transformers import DynamicCache, Gemma3ForCausalLM, Gemma3TextConfig
 
 from tests.models.tiny import left_padded, model_of, table_of, tokens
+from toptheta_npu import use_backend
 from toptheta_npu.errors import TopThetaError, TopThetaTypeError, TopThetaValueError
 from toptheta_npu.evaluation.methods.tau import select_probable
 from toptheta_npu.fallback import sampled
@@ -61,10 +63,12 @@ def test_no_number_of_elements_is_aimed_at() -> None:
 
 
 @pytest.fixture
-def small_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sample that is less than the rows of tiny models."""
+def small_sample(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A sample that is less than the rows of tiny models, where its size is no constant."""
     for name, size in (("FIRST", 4), ("NEWEST", 8), ("STRIDED", 8)):
         monkeypatch.setattr(sampled, name, size)
+    with use_backend("fallback", device="cpu"):
+        yield
 
 
 def test_a_short_row_keeps_by_its_sample_what_it_keeps_by_all_of_it() -> None:

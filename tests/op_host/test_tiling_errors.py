@@ -91,7 +91,7 @@ _OWN_ERRORS: tuple[tuple[str, Call, str], ...] = (
      "block_size: expected the rows per block of the paged cache, got -16"),
     ("scores", Shape(batch=64, kv_heads=8, group=1, rows=262144).call(lengths="int32", **_POST),
      "placement: expected at most 256 MiB of scores with placement='post_softmax', got 512 MiB for [B, Hq, capacity] "
-     "= [64, 8, 262144]; use placement='pre_softmax', smaller batches or a smaller cache"),
+     "= [64, 8, 262144]; use placement='sampled_softmax', smaller batches or a smaller cache"),
     ("no-vector-cores", replace(_BASE.call(), platform=Platform(vector_cores=0)),
      "SoC: expected vector cores, got none; the operator is made for ascend910b and ascend910_93"),
     ("small-ub", replace(_BASE.call(), platform=Platform(ub_bytes=188159)),

@@ -8,7 +8,7 @@ from functools import lru_cache
 import pytest
 import torch
 
-from tests.cases import CASES, NEUTRAL, Case
+from tests.cases import CASES, NEUTRAL, SAMPLED_CASES, Case
 from tests.helpers import (
     Inputs,
     assert_equals_oracle,
@@ -23,7 +23,7 @@ from tests.op_kernel.calls import CUBE_KEY, call, for_kernel, part, statistics, 
 from tests.tiers import only
 from toptheta_npu.fallback import reference
 
-_KERNEL_CASES = tuple(case for case in map(for_kernel, CASES) if case is not None)
+_KERNEL_CASES = tuple(case for case in map(for_kernel, (*CASES, *SAMPLED_CASES)) if case is not None)
 _H, _B = "float16", "bfloat16"
 _POST = {"placement": "post_softmax"}
 _TOKEN = {"int8": "both", "scales": "token"}
@@ -79,6 +79,7 @@ _SPLIT_IDS = (
     "ragged", "g7", "post-f16-vmc-bsh", "two-head-blocks", "nothing", "start-f16-bsnd", "post-long",
     "sdc-exp-threshold-mixed-vmc", "sdc-offline-mixed-vmc", "paged-4d-f16", "locally-dense", "inf-vmc",
     "int8-nothing", "int8-nothing-channel", "int8-locally-dense", "int8-paged-many-slices", "int8-post-long",
+    "sampled-f16-g4", "sampled-mixed", "sampled-paged-slices", "sampled-two-head-blocks", "sampled-int8-channel",
     "lengths-of-two-slices", "lengths-of-two-slices-post", "sink-exp-threshold-vmc", "sink-post-f16-g12",
 )  # fmt: skip
 
@@ -162,7 +163,7 @@ def test_any_number_of_cores_gives_the_same_rows(case_id: str, cores: int, cube:
     assert_equals_oracle(inputs, statistics_of(inputs, cores=cores, cube=cube))
 
 
-@pytest.mark.parametrize("placement", ["pre_softmax", "post_softmax"])
+@pytest.mark.parametrize("placement", ["pre_softmax", "post_softmax", "sampled_softmax"])
 @pytest.mark.parametrize(
     ("cores", "sequences", "rows"), [(3, 3, 100), (5, 5, 128), (7, 7, 1), (48, 3, 200), (6, 3, 256)]
 )
@@ -300,7 +301,7 @@ def test_output_does_not_depend_on_statistics(case: Case) -> None:
     assert_within_yardstick(out, yardstick(inputs)[0], inputs.expected.out)
 
 
-@pytest.mark.parametrize("placement", ["pre_softmax", "post_softmax"])
+@pytest.mark.parametrize("placement", ["pre_softmax", "post_softmax", "sampled_softmax"])
 @pytest.mark.parametrize("rows", [600, 640])
 def test_scores_of_minus_infinity_never_lead_outside_the_cache(placement: str, rows: int) -> None:
     case = Case("infinite", dtype=_B, heads=2, kv_heads=1, lengths=(rows,), lengths_as="none", placement=placement)
@@ -336,7 +337,8 @@ def test_what_is_like_no_argument_changes_no_bit(name: str, case_id: str) -> Non
 
 
 @pytest.mark.parametrize("where", ["query", "key"])
-@pytest.mark.parametrize("case_id", ["ragged", "g7", "nothing", "post-bf16-mixed", "paged-4d-f16", "two-head-blocks"])
+@pytest.mark.parametrize("case_id", ["ragged", "g7", "nothing", "post-bf16-mixed", "paged-4d-f16", "two-head-blocks",
+                                     "sampled-f16-g4"])  # fmt: skip
 @pytest.mark.parametrize(("cores", "cube"), [(1, False), (2, True), (48, True), (48, False)])
 def test_nan_scores_never_lead_outside_the_cache(case_id: str, where: str, cores: int, cube: bool) -> None:
     inputs = inputs_of(_BY_ID[case_id])
@@ -361,7 +363,7 @@ def test_split_and_whole_agree(cores: int) -> None:
     )
 
 
-@pytest.mark.parametrize("placement", ["pre_softmax", "post_softmax"])
+@pytest.mark.parametrize("placement", ["pre_softmax", "post_softmax", "sampled_softmax"])
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "lengths_as", "form"),
     [(2, 2, "none", 1), (2, 2, "int32", 2), (4, 1, "int32", CUBE_KEY)],
@@ -370,13 +372,13 @@ def test_split_and_whole_agree(cores: int) -> None:
 def test_every_tiling_key_equals_the_oracle(
     heads: int, kv_heads: int, lengths_as: str, form: int, placement: str
 ) -> None:
-    """The keys of post-softmax lie 10 behind those of the same form."""
+    """The keys of probabilities lie 10 behind those of the same form."""
     case = Case("key", dtype=_H, heads=heads, kv_heads=kv_heads, lengths=(1300,), lengths_as=lengths_as, vmc=True,
                 sink=True, keep=0.1, placement=placement)  # fmt: skip
     inputs = inputs_of(case)
     result = call(inputs.arguments, cores=2 if lengths_as == "none" else 48)
     result.run.require_clean()
-    assert result.tiling.key == form + (10 if placement == "post_softmax" else 0)
+    assert result.tiling.key == form + (0 if placement == "pre_softmax" else 10)
     assert_equals_oracle(inputs, statistics(result))
 
 

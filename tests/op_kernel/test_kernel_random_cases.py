@@ -88,7 +88,9 @@ def test_segments_that_end_beside_borders_equal_the_oracle(
 
 @pytest.mark.drawn
 @given(
-    case=random_cases(for_kernel=True).filter(lambda case: not case.paged and not case.starts),
+    case=random_cases(for_kernel=True).filter(
+        lambda case: not case.paged and not case.starts and case.placement != "sampled_softmax"
+    ),
     share=st.floats(0, 1),
     cores=st.sampled_from([48, 20, 3, 1]),
 )

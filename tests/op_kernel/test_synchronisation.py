@@ -43,6 +43,7 @@ def _probe(name: str, heads: int, head_dim: int, lengths: tuple[int, ...], cores
 
 
 _POST = {"placement": "post_softmax"}
+_SAMPLE = {"placement": "sampled_softmax"}
 _PAGED = {"paged": "4d", "block_size": 16}
 _TOKEN = {"int8": "both", "scales": "token"}
 #: Those that need most of the sync calls come first.
@@ -90,6 +91,8 @@ _PROBES = (
     _probe("tokens-cut", 2, 64, (1300,), 4, cube=True, query_tokens=3, theta="mixed", shared_theta=True, sink=True),
     _probe("tokens-of-two-blocks", 4, 32, (900, 300), 4, cube=True, query_tokens=4, query_lengths=(4, 2),
            layout="BSND", dtype="bfloat16"),
+    _probe("sampled", 2, 64, (1900, 300), 2, **_SAMPLE),
+    _probe("cube-sampled", 4, 64, (1900, 300), 2, cube=True, **_SAMPLE),
     _probe("cube-int8-post", 4, 128, (3900, 100), 2, cube=True, int8="key", scales="token", **_POST),
 )  # fmt: skip
 _BY_ID = {probe.case.id: probe for probe in _PROBES}
@@ -218,6 +221,7 @@ def test_a_missing_sync_call_is_found(file: str) -> None:
         (40, 1, "pre_softmax", 0),
         (600, 1, "pre_softmax", 1),
         (600, 1, "post_softmax", 2),
+        (600, 1, "sampled_softmax", 1),
         (40, 9, "pre_softmax", 1),
         (40, 9, "post_softmax", 1),
         (600, 9, "pre_softmax", 2),

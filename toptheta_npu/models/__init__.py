@@ -19,6 +19,7 @@ from .caches.int8 import Int8Cache
 from .calibration.cache_scales import calibrate_cache_scales
 from .calibration.calibrate import calibrate, calibrate_discarded_mass
 from .calibration.distributed import calibrate_distributed
+from .calibration.find_tau import find_tau
 from .calibration.shard import calibrate_shard
 from .fingerprint.model import folder_fingerprint, model_fingerprint
 from .gguf.convert import convert_gguf
@@ -45,6 +46,7 @@ __all__ = [
     "calibrate_distributed",
     "calibrate_shard",
     "convert_gguf",
+    "find_tau",
     "folder_fingerprint",
     "merge_shards",
     "model_fingerprint",

@@ -76,7 +76,8 @@ def incremental_attention(
         key, value: same dtype and layout, S keys and Hkv heads (a divisor of Hq); or paged:
             [blocks, Hkv, block_size, D] or [blocks, block_size, Hkv*D]. Or int8: K alone, or both.
         threshold: float32 [Hq], [B, Hq] or [B, Hq, Sq], in units of the scaled score (after RoPE and scale); with
-            ``placement="post_softmax"`` a probability, at most 1 (or +inf, which keeps the largest element alone).
+            ``placement="post_softmax"`` or ``"sampled_softmax"`` a probability, at most 1 (or +inf, which keeps the
+            largest element alone).
         actual_seq_lengths: int32 or int64 [B] on the query's device, the number of valid keys; None means all.
             0 is allowed and gives an output of 0. A list is copied to the device once per call.
         actual_query_lengths: int32 or int64 [B] on the query's device, the number s of real tokens, which come first
@@ -92,16 +93,18 @@ def incremental_attention(
             float16 or bfloat16, finite and not negative.
         key_antiquant_mode, value_antiquant_mode: 0, scales per channel [Hkv, D] or what broadcasts to it; 3, per token
             and head [B, Hkv, S]; 5, the same of a paged cache [blocks, Hkv, block_size].
-        placement: "pre_softmax" compares a_i, "post_softmax" the probability softmax(a)_i.
+        placement: "pre_softmax" compares a_i, "post_softmax" the probability softmax(a)_i. "sampled_softmax" does so
+            with the row's LSE as a sample of its keys tells it, the first 16, the newest 128 and 256 between, so that
+            one pass over K does; it is exact for rows of up to 400 keys.
         sdc: estimate of the discarded mass in the softmax denominator: "none", "exact",
             "exp_threshold" (``sdc_gamma`` (n - kept) exp(threshold)) or "offline" (``discarded_mass``).
-            It is 0 where nothing is discarded. "exact" only with post_softmax.
+            It is 0 where nothing is discarded. "exact" only where probabilities are compared.
         sdc_gamma: factor of sdc="exp_threshold".
         discarded_mass: float32 [B, Hq, Sq], relative to exp(row maximum), for sdc="offline".
         value_mean: float32 [B, Hkv, Sq, D], the mean of the V rows that each token sees (of int8 ones what they stand
             for); switches V-mean compensation on.
         learnable_sink: float32 [Hq], one more logit of each row's softmax, without a V row: its weight is lost. The
-            returned LSE includes it, and so does the probability of "post_softmax". -inf is no sink.
+            returned LSE includes it, and so does what probabilities are a share of. -inf is no sink.
 
     Returns:
         A new contiguous tensor shaped and typed like query. Tensors on "meta" give one on "meta".

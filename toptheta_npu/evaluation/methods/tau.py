@@ -14,7 +14,6 @@ from ..._checks import check_choice
 from ...errors import TopThetaValueError, shown
 from ...fallback.prefill import RowChunk, Selector
 from ...fallback.reference import log_sum_exp
-from ...fallback.sampled import sampled_keys
 from .blocks import check_block, in_blocks
 from .method import Compensation, Method, Selection
 from .options import COMPENSATED, SELECTION, one_of, real_number, whole_number
@@ -46,7 +45,7 @@ def select_probable(tau: float, lse: Lse = "exact", tile: int = 128) -> Selector
     denominators: dict[str, Callable[[RowChunk], Tensor]] = {
         "exact": lambda chunk: log_sum_exp(chunk.scores, chunk.learnable_sink).unsqueeze(-1),
         "running": lambda chunk: running_lse(chunk, tile),
-        "sampled": sampled_lse,
+        "sampled": lambda chunk: chunk.sampled_lse().unsqueeze(-1),
     }
     return lambda chunk: chunk.scores - denominators[lse](chunk) > bound
 
@@ -60,14 +59,6 @@ def running_lse(chunk: RowChunk, tile: int) -> Tensor:
     position = torch.arange(chunk.scores.shape[-1], device=read.device) - chunk.first.unsqueeze(-1)
     index = position.div(tile, rounding_mode="floor").clamp_min(0)
     return read.gather(-1, index.expand(*read.shape[:-1], -1))
-
-
-def sampled_lse(chunk: RowChunk) -> Tensor:
-    """Estimate the LSE of every row, [B, Hq, rows, 1], from the keys that `fallback.sampled` chooses."""
-    sample = sampled_keys(chunk.n)
-    index = (chunk.first.unsqueeze(-1) + sample.places).clamp_max(chunk.scores.shape[-1] - 1)
-    scores = chunk.scores.gather(-1, index.expand(*chunk.scores.shape[:-1], -1))
-    return log_sum_exp(scores + sample.log_weights, chunk.learnable_sink).unsqueeze(-1)
 
 
 def probable(

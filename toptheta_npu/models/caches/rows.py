@@ -5,14 +5,12 @@ from __future__ import annotations
 import threading
 import weakref
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NoReturn
 
 import torch
 from torch import Tensor
 
 from ...errors import TopThetaNotImplementedError
-from ...fallback.sampled import Sample, sampled_keys
 
 
 @dataclass(frozen=True)
@@ -35,11 +33,6 @@ class Rows:
     host_lengths: Tensor | None
     query_lengths: Tensor | None = None
     continue_sequences: bool = False
-
-    @cached_property
-    def sample(self) -> Sample:
-        """The keys that stand for each row where its LSE is estimated."""
-        return sampled_keys(self.counts)
 
     @property
     def before_call(self) -> Rows:

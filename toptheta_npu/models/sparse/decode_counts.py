@@ -10,8 +10,9 @@ from torch import Tensor
 
 from ..._value_checks import host_can_read
 from ...fallback.compensation import score_threshold
-from ...fallback.layout import count_group_rows, count_wanted_by, head_block
+from ...fallback.layout import any_true, count_group_rows, count_wanted_by, head_block
 from ...fallback.reference import attention_scores, log_sum_exp, select, valid_keys
+from ...fallback.sampled import sampled_lse
 from ...operator import incremental_attention_partial
 from ..hook.attention import AttentionCall
 
@@ -54,6 +55,9 @@ def _empty_rows(call: AttentionCall, threshold: Tensor, lse: Tensor, kept: Tenso
     """
     if host_can_read(kept) and not (kept == 1).any():
         return torch.zeros_like(kept, dtype=torch.bool)
+    if placement == "sampled_softmax":  # a part of a row knows no sample of the whole
+        scores, theta = _scores_and_threshold(call, threshold, placement)
+        return (kept == 1) & ~any_true(scores > theta[..., None], -1)
     passed = incremental_attention_partial(
         call.query, call.key, call.value, threshold,
         actual_seq_lengths=call.rows.lengths, key_start=call.rows.starts, scale_value=call.scaling,
@@ -74,17 +78,20 @@ def _group_rows(
     counted = value_rows if heads // kv_heads <= head_block(head_dim) else None
     if counted is not None and not popularity:
         return counted, None
-    keep = _kept_elements(call, threshold, placement)
+    keep = select(*_scores_and_threshold(call, threshold, placement))
     rows = count_group_rows(keep, kv_heads) if counted is None else counted
     return rows, count_wanted_by(keep, kv_heads) if popularity else None
 
 
-def _kept_elements(call: AttentionCall, threshold: Tensor, placement: str) -> Tensor:
-    """Compute which elements a decode step keeps, bool [B, Hq, S]. The operator does not tell them."""
+def _scores_and_threshold(call: AttentionCall, threshold: Tensor, placement: str) -> tuple[Tensor, Tensor]:
+    """Compute the scores of a decode step, [B, Hq, S], and its thresholds as scores. The operator tells neither."""
     counts = call.rows.counts[:, 0]
     starts = torch.zeros_like(counts) if call.rows.starts is None else call.rows.starts
     visible = valid_keys(call.key.shape[2], counts, starts)
     scale = call.query.shape[3] ** -0.5 if call.scaling is None else call.scaling
     key = call.dequantised()[0].float()
     scores = attention_scores(call.query[:, :, 0].float(), key, scale).masked_fill(~visible, -torch.inf)
-    return select(scores, score_threshold(threshold, log_sum_exp(scores, call.learnable_sink), placement))
+    sink = call.learnable_sink
+    by_sample = placement == "sampled_softmax"
+    lse = sampled_lse(scores, counts, starts, sink) if by_sample else log_sum_exp(scores, sink)
+    return scores, score_threshold(threshold, lse, placement)

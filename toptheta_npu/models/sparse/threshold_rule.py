@@ -12,7 +12,6 @@ from ..._checks import Lse, PrefillMode, Sdc
 from ...context_parallel import context_parallel_attention
 from ...errors import TopThetaNotImplementedError
 from ...fallback.prefill import prefill_attention_with_stats
-from ...fallback.sampled import as_scores, sampled_keys, sampled_lse
 from ...operator import (
     incremental_attention,
     incremental_attention_with_stats,
@@ -27,8 +26,6 @@ from .statistics import Recorder
 
 #: New tokens of a call above which they are a piece of a prompt and no draft.
 _LONGEST_DRAFT = 64
-#: Rows of a prompt whose sampled keys are gathered at once, which bounds the memory.
-_SAMPLED_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
@@ -131,17 +128,7 @@ class ThresholdRule:
             for name in ("threshold", "discarded_mass"):
                 if found[name] is not None:
                     found[name] = found[name].transpose(1, 2).contiguous()
-        return found if self._options.lse == "exact" else self._by_sample(call, found)
-
-    def _by_sample(self, call: AttentionCall, found: dict[str, Any]) -> dict[str, Any]:
-        """Turn probabilities into scores by the LSE of a sample of keys, so that one pass over K does."""
-        key_scale = None if call.cached is None or not call.antiquant else call.cached.layer.scales_beside[0]
-        lse = sampled_lse(
-            call.query, call.key, call.rows.sample, key_start=call.rows.starts, scale_value=call.scaling,
-            learnable_sink=call.learnable_sink, key_scale=key_scale,
-        )  # fmt: skip
-        theta = found["threshold"] if call.query.shape[2] > 1 else found["threshold"].expand(lse.shape[:2])
-        return {**found, "threshold": as_scores(theta, lse.view(theta.shape)), "placement": "pre_softmax"}
+        return found
 
     def _is_quicker_dense(self, call: AttentionCall) -> bool:
         """Tell whether all rows of a step have fewer than ``dense_below`` keys, and nobody wants to know about them."""
@@ -174,10 +161,7 @@ class ThresholdRule:
 
     def _prefill(self, call: AttentionCall) -> Tensor:
         arguments = {**call.prompt, "vmc": self._options.vmc, **self._thresholds_and_options(call, call.rows.counts)}
-        theta = arguments.pop("threshold").transpose(1, 2)
-        if self._options.lse == "sampled":
-            theta, arguments["placement"] = self._prompt_by_sample(call, theta), "pre_softmax"
-        arguments["threshold_per_row"] = theta
+        arguments["threshold_per_row"] = arguments.pop("threshold").transpose(1, 2)
         if self._options.sdc == "offline":
             arguments["discarded_mass"] = arguments["discarded_mass"].transpose(1, 2)
         if self._recorder is None:
@@ -185,18 +169,6 @@ class ThresholdRule:
         out, stats = prefill_attention_with_stats(call.query, **arguments, popularity=self._recorder.popularity)
         self._record(self._recorder, call, stats.kept, stats.group_rows, stats.empty, stats.wanted_by)
         return out
-
-    def _prompt_by_sample(self, call: AttentionCall, theta: Tensor) -> Tensor:
-        """Do for the rows of a prompt what `_by_sample` does for a step: [B, Hq, Q]."""
-        prompt, parts = call.prompt, []
-        for first in range(0, theta.shape[2], _SAMPLED_AT_ONCE):
-            rows = slice(first, first + _SAMPLED_AT_ONCE)
-            lse = sampled_lse(
-                call.query[:, :, rows], prompt["key"], sampled_keys(call.rows.counts[:, rows]),
-                key_start=call.rows.starts, scale_value=call.scaling, learnable_sink=call.learnable_sink,
-            )  # fmt: skip
-            parts.append(as_scores(theta[:, :, rows].expand(lse.shape), lse))
-        return torch.cat(parts, 2)
 
     def _record(
         self,
@@ -228,7 +200,7 @@ class ThresholdRule:
         return {
             "threshold": theta,
             "discarded_mass": mass,
-            "placement": thresholds.placement,
+            "placement": thresholds.placement if self._options.lse == "exact" else "sampled_softmax",
             "sdc": self._options.sdc,
             "sdc_gamma": self._options.sdc_gamma,
         }

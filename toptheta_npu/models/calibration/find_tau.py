@@ -1,0 +1,122 @@
+"""The one probability threshold that reads a wanted number of V rows, from one pass over texts."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ..._checks import check_int, check_number
+from ...errors import TopThetaTypeError, TopThetaValueError
+from ...fallback.prefill import row_chunks
+from ...fallback.reference import log_sum_exp
+from ..hook.architecture import sliding_layers
+from ..hook.attach import attached, check_model
+from ..hook.attention import AttentionCall
+from .texts import CalibrationTexts, Sequences
+
+#: Bins of a probability: so many for each halving, down to 2 to the power of minus `_HALVINGS`.
+_PER_HALVING, _HALVINGS = 16, 40
+_LN2 = 0.6931471805599453
+
+
+def find_tau(
+    model: PreTrainedModel,
+    sequences: Sequences,
+    *,
+    value_rows: float,
+    last_rows: int = 128,
+    longest: int | None = None,
+) -> float:
+    """Find the tau of `sparsify` with which a decode step after such texts reads ``value_rows`` V rows on average.
+
+    Every sequence goes through the model once. Its last rows are looked at as if each were a decode step: a V row is
+    read if any query head of its KV head gives it more than tau. The mean is over rows, KV heads and layers; layers
+    with a sliding window, which stay dense, do not count.
+
+    Args:
+        model: a decoder-only model in evaluation mode.
+        sequences: token ids, as `calibrate` takes them, of the length that the model is used with.
+        value_rows: V rows of a step for each KV head; at least 1 and below the number of keys.
+        last_rows: rows of each sequence to look at.
+        longest: as in `calibrate`.
+
+    Returns:
+        tau, to about 1 % of it.
+
+    Raises:
+        TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: the model is not supported, a sequence is
+            not tokens, or so many V rows are not read with any tau.
+
+    Example:
+        >>> import torch, toptheta_npu.models as models
+        >>> from transformers import LlamaConfig, LlamaForCausalLM
+        >>> model = LlamaForCausalLM(LlamaConfig(
+        ...     hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, vocab_size=50)).eval()
+        >>> tau = models.find_tau(model, torch.randint(50, (4, 40)), value_rows=20, last_rows=1)
+        >>> 1 / 50 < tau < 1 / 30  # this model's attention is nearly uniform
+        True
+    """
+    check_number("value_rows", value_rows, minimum=1)
+    check_int("last_rows", last_rows, 1)
+    check_model(model)
+    seen: dict[int, PeakCounts] = {}
+    texts = CalibrationTexts(model, sequences, longest, 0, 1)
+
+    def rule_of(layer: int) -> PeakCounts:
+        return seen.setdefault(layer, PeakCounts(last_rows))
+
+    with attached(model, rule_of), torch.no_grad():
+        for tokens in texts:
+            model(tokens if model.device.type == "meta" else tokens.to(model.device), use_cache=False)
+    counts = [each.counts.double().cpu() for each in seen.values() if each.counts is not None]
+    rows = sum(each.rows for each in seen.values())
+    if not rows:
+        raise TopThetaTypeError(
+            "model", "one with a layer that attends to all keys", f"sliding windows in {sliding_layers(model)}"
+        )
+    return _tau_of(torch.stack(counts).sum(0) / rows, value_rows)
+
+
+class PeakCounts:
+    """Counts, over the last rows of prompts, keys by the largest probability that a query head of a KV head gives them.
+
+    Attributes:
+        counts: int64 [bins], on the device of the layer; None before the first prompt.
+        rows: how many rows of KV heads they are of.
+    """
+
+    def __init__(self, last_rows: int) -> None:
+        self._last_rows = last_rows
+        self.counts: Tensor | None = None
+        self.rows = 0
+
+    def attend(self, call: AttentionCall) -> Tensor:
+        """Count, and compute the dense output [B, Hq, Q, D]."""
+        query, prompt = call.query, call.prompt
+        kv_heads, tokens = prompt["key"].shape[1], query.shape[2]
+        wanted = torch.arange(max(0, tokens - self._last_rows), tokens)
+        if self.counts is None:
+            self.counts = torch.zeros(_PER_HALVING * _HALVINGS, dtype=torch.int64, device=query.device)
+        for chunk in row_chunks(query, prompt["key"], scale_value=call.scaling, rows_wanted=wanted,
+                                learnable_sink=call.learnable_sink):  # fmt: skip
+            shares = chunk.scores - log_sum_exp(chunk.scores, chunk.learnable_sink).unsqueeze(-1)
+            peaks = shares.unflatten(1, (kv_heads, -1)).amax(2).expand(-1, -1, -1, chunk.scores.shape[-1])
+            visible = chunk.visible.expand_as(peaks)
+            bins = (peaks * (-_PER_HALVING / _LN2)).clamp(0, len(self.counts) - 1).long()
+            self.counts.scatter_add_(0, bins.flatten(), visible.flatten().long())
+        self.rows += query.shape[0] * kv_heads * len(wanted)
+        return call.dense()
+
+
+def _tau_of(keys: Tensor, value_rows: float) -> float:
+    """Find where the mean keys of a row, float64 by bins from the largest probability on, add up to ``value_rows``."""
+    reached = keys.cumsum(0)
+    if not value_rows < reached[-1]:
+        raise TopThetaValueError(
+            "value_rows", f"fewer than the {reached[-1]:g} keys of a row", f"{value_rows:g}", "or give longer sequences"
+        )
+    bin_of = int(torch.searchsorted(reached, torch.tensor(value_rows, dtype=torch.float64)))
+    before = float(reached[bin_of - 1]) if bin_of else 0.0
+    place = bin_of + (value_rows - before) / float(keys[bin_of])
+    return float(2.0 ** (-place / _PER_HALVING))
