@@ -33,6 +33,12 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN and threading.current_threa
 _LONG_INTERPRETED = ("60000_keys", "compile_needs_one_graph", "int8-bf16-channel-d128-g1", "many_survivors")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    for engine in ("vllm", "vllm-ascend"):
+        what = f"a checkout of {engine}, against which the records of its sources are compared"
+        parser.addoption(f"--{engine}-source", metavar="FOLDER", help=what)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     thin(items)
     interpreted = {item for item in items if item.get_closest_marker("triton")}

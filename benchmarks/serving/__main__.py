@@ -3,7 +3,6 @@
     build/vllm/bin/python -m benchmarks.serving [equality] [load] [memory] [schedules] [--schedules 200] [--rounds 5]
     build/vllm/bin/python -m benchmarks.serving schedules --engine drafts
     build/vllm/bin/python -m benchmarks.serving break-even [--rounds 15]
-    build/vllm/bin/python -m benchmarks.serving overhead [--rounds 100]
     build/vllm/bin/python -m benchmarks.serving soak [--requests 2000] [--minutes 30]
     build/vllm/bin/python -m benchmarks.serving real [--rounds 15] [--model FOLDER] [--texts FOLDER] ...
 
@@ -33,7 +32,6 @@ import typer
 import vllm
 
 from benchmarks.real_model_study import texts as study_texts
-from benchmarks.serving import overhead
 from benchmarks.serving.break_even import find_break_even
 from benchmarks.serving.engines import K
 from benchmarks.serving.equality import compare_answers
@@ -63,7 +61,6 @@ class Part(str, Enum):
     soak = "soak"
     real = "real"
     break_even = "break-even"
-    overhead = "overhead"
     int8 = "int8"
 
 
@@ -118,7 +115,6 @@ def main(
         Part.soak: lambda: soak(requests, minutes),
         Part.real: real,
         Part.break_even: lambda: find_break_even(rounds),
-        Part.overhead: lambda: overhead.measure(rounds),
         Part.int8: lambda: compare_int8(rounds),
     }
     for part in parts or UNNAMED:

@@ -21,6 +21,7 @@ from toptheta_npu.thresholds import ThresholdTable
 from toptheta_npu.vllm.engine import engine_of
 from toptheta_npu.vllm.int8_pages import INT8_CACHE
 from toptheta_npu.vllm.metrics import Totals
+from toptheta_npu.vllm.settings import SECTION
 
 K = 64
 TABLE = TINY_LLAMA / "thresholds_pre_softmax.theta"
@@ -69,7 +70,7 @@ def make_engine(settings: Mapping[str, Any] | None = None, **options: Any) -> An
     config = {}
     if settings is not None:
         source = {} if "tau" in settings else {"table": str(TABLE)}
-        config = {"toptheta": {**source, **common, **settings}}
+        config = {SECTION: {**source, **common, **settings}}
     defaults = {
         "dtype": "float32", "enforce_eager": True, "max_model_len": LONGEST, "max_num_seqs": 16,
         "kv_cache_memory_bytes": 1 << 28, "enable_prefix_caching": False, "block_size": 32, "async_scheduling": False,

@@ -30,7 +30,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from benchmarks.serving.tables import as_tables
+from benchmarks.serving.tables import overhead_table
 from toptheta_npu import incremental_attention_with_stats
 from toptheta_npu._compiler import find_compiler, run_compiler
 from toptheta_npu.assets import TINY_LLAMA, load_tiny_llama_thresholds
@@ -185,8 +185,8 @@ def pages_of(length: int, block_size: int) -> int:
     return -(-(length + 64) // block_size)
 
 
-def measure(rounds: int, block_size: int = 128) -> Iterator[dict[str, Any]]:
-    """Measure steps of each batch and length, in turns; yield quartiles in microseconds."""
+def measure(rounds: int, block_size: int = 128) -> dict[str, Any]:
+    """Measure steps of each batch and length, in turns; return quartiles in microseconds."""
     pages = BATCHES[-1] * pages_of(LENGTHS[-1], block_size)
     caches = [torch.randn(1, KV_HEADS, block_size, 2 * HEAD_DIM).repeat(pages, 1, 1, 1) for _ in range(LAYERS)]
     clock = KernelClock()
@@ -209,7 +209,7 @@ def measure(rounds: int, block_size: int = 128) -> Iterator[dict[str, Any]]:
         }
         for (batch, length), taken in times.items()
     ]
-    yield {"rounds": rounds, "layers": LAYERS, "block_size": block_size, "steps": steps}
+    return {"rounds": rounds, "layers": LAYERS, "block_size": block_size, "steps": steps}
 
 
 def main() -> None:
@@ -218,8 +218,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=100, help="steps of each batch and length")
     parser.add_argument("--block-size", type=int, default=128, help="tokens of a page")
     arguments = parser.parse_args()
-    for found in measure(arguments.rounds, arguments.block_size):
-        print(as_tables({"overhead": found})["overhead"].as_markdown())
+    print(overhead_table(measure(arguments.rounds, arguments.block_size)).as_markdown())
 
 
 if __name__ == "__main__":

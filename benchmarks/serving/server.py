@@ -11,13 +11,14 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from benchmarks.serving.engines import LONGEST, Answer
 from toptheta_npu.assets import TINY_LLAMA
+from toptheta_npu.vllm.settings import SECTION
 
 STARTS_WITHIN = 300.0
 
@@ -81,7 +82,7 @@ def _number(token: str) -> int:
 
 
 @contextmanager
-def serve(folder: Path, environment: dict[str, str], *options: str) -> Iterator[Server]:
+def serve(folder: Path, *options: str, environment: Mapping[str, str] | None = None) -> Iterator[Server]:
     """Serve the embedded model until the end of the context. What ``options`` say wins over what is given here."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -93,7 +94,7 @@ def serve(folder: Path, environment: dict[str, str], *options: str) -> Iterator[
         "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--enforce-eager",
         "--max-model-len", str(LONGEST), "--kv-cache-memory-bytes", str(1 << 28), "--block-size", "32", *options,
     ]  # fmt: skip
-    variables = os.environ | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", **environment}
+    variables = os.environ | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", **(environment or {})}
     log = folder / "server.log"
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=variables, start_new_session=True)
@@ -132,6 +133,6 @@ def metric(server: Server, name: str) -> float:
     return sum(float(line.split()[-1]) for line in lines)
 
 
-def settings(**values: Any) -> dict[str, str]:
-    """Write the plug-in's settings as environment variables; short rows follow thresholds, too."""
-    return {f"TOPTHETA_VLLM_{name.upper()}": str(value) for name, value in {"dense_below": 0, **values}.items()}
+def settings(**values: Any) -> tuple[str, str]:
+    """Write the plug-in's settings as an option of the server; short rows follow thresholds, too."""
+    return "--additional-config", json.dumps({SECTION: {"dense_below": 0, **values}}, default=str)

@@ -80,9 +80,9 @@ def soak(requests: int, minutes: float, phases: Sequence[Phase] = PHASES) -> Ite
 def _run(phase: Phase, asked: list[Ask], seconds: float, folder: Path) -> dict[str, Any]:
     counts = folder / "counts"
     counts.mkdir()
-    environment = {**(settings(table=TABLE, k=K, dense_below=0) if phase.sparse else {}), **_FEW_KERNELS}
-    environment["PROMETHEUS_MULTIPROC_DIR"] = str(counts)
-    with serve(folder, environment, *phase.options) as server:
+    options = (*phase.options, *(settings(table=TABLE, k=K) if phase.sparse else ()))
+    environment = _FEW_KERNELS | {"PROMETHEUS_MULTIPROC_DIR": str(counts)}
+    with serve(folder, *options, environment=environment) as server:
         before = _answers(server)
         outcome, memory, spent = Outcome(), [server.resident_bytes()], 0.0
         size = max(math.ceil(len(asked) / PARTS), MIN_OF_A_PART)

@@ -15,7 +15,7 @@ def as_tables(found: Mapping[str, Any]) -> dict[str, Table]:
     """Make the tables of the parts that were run, by the names of their places in the page."""
     tables = {
         "equality": _equality, "load": _load, "memory": _memory, "schedules": _schedules, "soak": _soak, "real": _real,
-        "break-even": _break_even, "overhead": _overhead, "int8": _int8,
+        "break-even": _break_even, "int8": _int8,
     }  # fmt: skip
     return {name: table(found[name]) for name, table in tables.items() if name in found}
 
@@ -103,7 +103,8 @@ def _break_even(found: Mapping[str, Any]) -> Table:
     return Table(f"{found['rounds']} rounds that take turns", columns, rows)
 
 
-def _overhead(found: Mapping[str, Any]) -> Table:
+def overhead_table(found: Mapping[str, Any]) -> Table:
+    """Make the table of what `benchmarks.serving.overhead` measures, which no page shows."""
     columns = ("sequences, keys", "**above the native kernel**", "above the operator's call", "floor", "reads")
     rows = [
         [f"{each['batch']}, {each['keys']}", f"**{_middle(each['above_kernel'])}**",

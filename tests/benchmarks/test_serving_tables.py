@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.serving.tables import as_tables
+from benchmarks.serving.tables import as_tables, overhead_table
 
 
 def quantiles(p50: float, p95: float) -> dict[str, float]:
@@ -62,7 +62,7 @@ def test_the_soak_has_a_column_for_each_server() -> None:
 def test_what_a_layer_adds_has_its_quartiles() -> None:
     step = {"batch": 4, "keys": 1500, "above_kernel": [19.6, 20.4, 30.0], "above_operator": [-50.0, -40.2, -30.0]}
     steps = [step | {"floor": [1.0, 1.2, 1.4], "reads": [2.0, 3.0, 4.0]}]
-    table = as_tables({"overhead": {"rounds": 9, "steps": steps}})["overhead"]
+    table = overhead_table({"rounds": 9, "steps": steps})
     assert table.rows == [["4, 1500", "**20 (20 to 30)**", "-40 (-50 to -30)", "1 (1 to 1)", "3 (2 to 4)"]]
 
 

@@ -56,7 +56,7 @@ class Config:
         self.cache_config = SimpleNamespace(kv_offloading_size=None)
         self.compilation_config = SimpleNamespace(static_forward_context={}, cudagraph_mode=mode("NONE"))
         self.kv_transfer_config = self.speculative_config = self.lora_config = None
-        self.additional_config: dict[str, Any] = {"toptheta": settings} if settings else {}
+        self.additional_config: dict[str, Any] = {"top_theta": settings} if settings else {}
         for name, value in changes.items():
             setattr(self, name, value)
 

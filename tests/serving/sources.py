@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,17 +10,17 @@ from typing import Any
 
 import pytest
 
-#: The variables that name the folders of checkouts.
-ASCEND_SOURCE, CPU_SOURCE = "TOPTHETA_SOURCE_OF_VLLM_ASCEND", "TOPTHETA_SOURCE_OF_VLLM"
+#: The options of pytest that name the folders of checkouts.
+ASCEND_SOURCE, CPU_SOURCE = "--vllm-ascend-source", "--vllm-source"
 #: Of a record: what is known of functions, fields or attributes, by module and class.
 Record = dict[str, Any]
 
 
-def checkout(variable: str) -> Path:
-    """The folder that an environment variable names; without it, the test is skipped."""
-    folder = os.environ.get(variable)
-    if not folder:
-        pytest.skip(f"no checkout at hand: set {variable} to its folder")
+def checkout(config: pytest.Config, option: str) -> Path:
+    """The folder that an option names; without it, the test is skipped."""
+    folder = config.getoption(option)
+    if folder is None:
+        pytest.skip(f"no checkout at hand: name its folder by {option}=FOLDER")
     return Path(folder)
 
 

@@ -248,7 +248,6 @@ def test_importing_the_shim_imports_no_engine() -> None:
 
 @pytest.fixture
 def parts(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.delenv("TOPTHETA_VLLM_TABLE", raising=False)
     ascend._replace_classes.cache_clear()
     yield ascend_parts.put_in_place(monkeypatch)
     ascend._replace_classes.cache_clear()

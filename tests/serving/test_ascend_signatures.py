@@ -1,6 +1,6 @@
 """The record of vllm-ascend's sources against the shim, and against the sources where a checkout is at hand.
 
-``TOPTHETA_SOURCE_OF_VLLM_ASCEND`` names the folder of a checkout.
+``--vllm-ascend-source`` names the folder of a checkout.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def test_other_versions_are_refused(found: str) -> None:
 
 
 @pytest.fixture
-def source() -> Path:
-    return checkout(ASCEND_SOURCE)
+def source(pytestconfig: pytest.Config) -> Path:
+    return checkout(pytestconfig, ASCEND_SOURCE)
 
 
 def test_what_is_read_of_a_step_is_read_in_the_sources_too(source: Path) -> None:

@@ -1,6 +1,6 @@
 """The record of vLLM's sources for CPUs against the shim, and against the sources where a checkout is at hand.
 
-``TOPTHETA_SOURCE_OF_VLLM`` names the folder of a checkout. In vLLM itself, tests/vllm compares what is installed.
+``--vllm-source`` names the folder of a checkout. In vLLM itself, tests/vllm compares what is installed.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ MODULE = "vllm.v1.attention.backends.cpu_attn"
 
 
 @pytest.fixture
-def source() -> Path:
-    return checkout(CPU_SOURCE)
+def source(pytestconfig: pytest.Config) -> Path:
+    return checkout(pytestconfig, CPU_SOURCE)
 
 
 def test_the_sources_of_what_was_tried_were_read() -> None:

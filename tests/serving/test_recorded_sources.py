@@ -20,21 +20,22 @@ from toptheta_npu.vllm.versions import cpu_record
 
 RECORDS = {ASCEND_SOURCE: record(), CPU_SOURCE: cpu_record()}
 PARAMETERS = [
-    pytest.param(variable, *entry, id=f"{entry[1]}.{entry[2]}")
-    for variable, known in RECORDS.items()
+    pytest.param(option, *entry, id=f"{entry[1]}.{entry[2]}")
+    for option, known in RECORDS.items()
     for entry in functions(known, "parameters")
 ]
 
 
-@pytest.mark.parametrize(("variable", "module", "name", "function", "wanted"), PARAMETERS)
+@pytest.mark.parametrize(("option", "module", "name", "function", "wanted"), PARAMETERS)
 def test_recorded_parameters_are_those_of_the_sources(
-    variable: str, module: str, name: str, function: str, wanted: list[str]
+    pytestconfig: pytest.Config, option: str, module: str, name: str, function: str, wanted: list[str]
 ) -> None:
-    assert_parameters(checkout(variable), module, name, function, wanted)
+    assert_parameters(checkout(pytestconfig, option), module, name, function, wanted)
 
 
-@pytest.mark.parametrize("variable", RECORDS)
-def test_recorded_fields_and_attributes_are_in_the_sources(variable: str) -> None:
-    known: dict[str, Any] = RECORDS[variable]
-    assert_fields(checkout(variable), known)
-    assert_attributes(checkout(variable), known)
+@pytest.mark.parametrize("option", RECORDS)
+def test_recorded_fields_and_attributes_are_in_the_sources(pytestconfig: pytest.Config, option: str) -> None:
+    known: dict[str, Any] = RECORDS[option]
+    source = checkout(pytestconfig, option)
+    assert_fields(source, known)
+    assert_attributes(source, known)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import toptheta_npu.vllm as plug_in
 from benchmarks.serving.engines import TABLE, make_engine
 from toptheta_npu.assets import TINY_LLAMA
 from toptheta_npu.errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
@@ -27,18 +28,13 @@ print("STARTED", [layer.impl.__class__.__name__ for layer in
 """
 
 
-def start(environment: dict[str, str], **options: Any) -> subprocess.CompletedProcess[str]:
+def start(settings: dict[str, Any] | None, **options: Any) -> subprocess.CompletedProcess[str]:
     """A fresh process that starts an engine: what it prints, and whether it came up."""
-    variables = {
-        name: value for name, value in os.environ.items() if not name.startswith(("TOPTHETA_VLLM_", "_TOPTHETA_"))
-    }
-    arguments = json.dumps({"model": str(TINY_LLAMA), **options})
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("_TOPTHETA_")}
+    config = {} if settings is None else {"additional_config": {"top_theta": settings}}
+    arguments = json.dumps({"model": str(TINY_LLAMA), **config, **options})
     return subprocess.run(
-        [sys.executable, "-c", START, arguments],
-        capture_output=True,
-        text=True,
-        env=variables | environment,
-        timeout=300,
+        [sys.executable, "-c", START, arguments], capture_output=True, text=True, env=variables, timeout=300
     )
 
 
@@ -50,13 +46,13 @@ def told_last(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def test_without_settings_vllm_runs_its_own_classes() -> None:
-    done = start({})
+    done = start(None)
     assert "STARTED ['CPUAttentionBackendImpl']" in done.stdout, done.stderr[-3000:]
     assert "Top-Theta" not in done.stdout + done.stderr
 
 
-def test_the_environment_configures_it() -> None:
-    done = start({"TOPTHETA_VLLM_TABLE": str(TABLE), "TOPTHETA_VLLM_K": "64", "TOPTHETA_VLLM_DENSE_LAYERS": "0"})
+def test_its_log_says_what_is_sparse() -> None:
+    done = start({"table": str(TABLE), "k": 64, "dense_layers": [0]})
     assert "STARTED ['Impl']" in done.stdout, done.stderr[-3000:]
     log = done.stdout + done.stderr
     assert "Top-Theta: layers 1-5 decode by the thresholds of" in log
@@ -64,28 +60,39 @@ def test_the_environment_configures_it() -> None:
 
 
 def test_pipeline_stages_with_which_vllm_itself_fails_stop_the_start() -> None:
-    done = start({"TOPTHETA_VLLM_TABLE": str(TABLE)}, pipeline_parallel_size=2)
+    done = start({"table": str(TABLE)}, pipeline_parallel_size=2)
     assert done.returncode != 0
     assert "pipeline_parallel_size: expected none of it with Top-Theta, got 2; vLLM 0.32" in told_last(done)
 
 
-def test_a_wrong_variable_stops_the_start() -> None:
-    done = start({"TOPTHETA_VLLM_TABLE": str(TABLE), "TOPTHETA_VLLM_KK": "64"})
+def test_a_wrong_setting_is_told_last() -> None:
+    done = start({"table": str(TABLE), "kk": 64})
     assert done.returncode != 0
-    assert "TOPTHETA_VLLM_KK: expected the name of a setting, got another; did you mean k?" in told_last(done)
+    assert "['top_theta']['kk']: expected the name of a setting, got another; did you mean k?" in told_last(done)
 
 
-def test_variables_without_a_table_leave_vllm_as_it_is() -> None:
-    done = start({"TOPTHETA_VLLM_TABEL": str(TABLE)})
-    assert "STARTED ['CPUAttentionBackendImpl']" in done.stdout, done.stderr[-3000:]
-    told = done.stdout + done.stderr
-    assert "TOPTHETA_VLLM_TABEL without TOPTHETA_VLLM_TAU or TOPTHETA_VLLM_TABLE: vLLM stays as it is" in told
+def test_a_platform_without_a_shim_refuses_settings_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.platforms import current_platform
+    from vllm.plugins import load_general_plugins
+
+    load_general_plugins()  # other tests need the shim
+    platform = type(current_platform)
+    # undone after the test
+    monkeypatch.setattr(platform, "check_and_update_config", classmethod(platform.check_and_update_config.__func__))
+    monkeypatch.setattr(plug_in, "_SHIMS", {"npu": "ascend"})
+    plug_in.register()
+    assert EngineArgs(model=str(TINY_LLAMA)).create_engine_config()
+    asked = EngineArgs(model=str(TINY_LLAMA), additional_config={"top_theta": {"tau": 0.001}})
+    with pytest.raises(TopThetaNotImplementedError, match=r"^vllm: expected one of its platforms npu, got cpu; leave"):
+        asked.create_engine_config()
 
 
 @pytest.mark.parametrize(
     ("settings", "options", "error", "message"),
     [
-        ({"k": "64"}, {}, TopThetaTypeError, r"\['toptheta'\]\['k'\]: expected a whole number, got '64'"),
+        ({"k": "64"}, {}, TopThetaTypeError, r"\['top_theta'\]\['k'\]: expected a whole number, got '64'"),
+        ({"tau": 0.001, "table": "model.theta"}, {}, TopThetaValueError, "^tau excludes table; leave one of them out"),
         ({"table": "missing.theta"}, {}, TopThetaValueError, r"missing\.theta"),
         ({"k": 4096}, {}, TopThetaValueError, "k: expected .* got 4096"),
         ({"dense_layers": [6]}, {}, TopThetaValueError, "dense_layers: expected 0 to 5, got 6"),

@@ -187,14 +187,14 @@ def test_other_quantised_caches_stop_the_start_by_name(dtype: str) -> None:
 
 
 def test_why_stands_last_in_the_log() -> None:
-    done = start({"TOPTHETA_VLLM_TABLE": str(TABLE)}, kv_cache_dtype="fp8")
+    done = start({"table": str(TABLE)}, kv_cache_dtype="fp8")
     assert done.returncode != 0
     assert "kv_cache_dtype: expected none of it with Top-Theta, got fp8" in told_last(done)
 
 
 def test_without_settings_vllm_allocates_as_it_does() -> None:
     """vLLM takes the option; that its kernels for CPUs make nothing of it is its own affair."""
-    done = start({}, kv_cache_dtype=INT8["kv_cache_dtype"])
+    done = start(None, kv_cache_dtype=INT8["kv_cache_dtype"])
     if "requires x86 with AVX-512 or AMX" in done.stderr:
         pytest.skip("vLLM itself takes 8-bit caches on a CPU with AVX-512 alone")
     assert "STARTED ['CPUAttentionBackendImpl']" in done.stdout, done.stderr[-3000:]

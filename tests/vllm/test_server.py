@@ -26,7 +26,7 @@ NEW_TOKENS = 16
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("server")
-    with serve(folder, settings(table=TABLE, k=64) | with_counts(folder)) as running:
+    with serve(folder, *settings(table=TABLE, k=64), environment=with_counts(folder)) as running:
         yield running
 
 
@@ -82,9 +82,9 @@ def test_a_server_after_that_starts_anew_by_an_option_in_readme(tmp_path: Path, 
     (command,) = (text for text in starts if f'"{rule}"' in text)
     _, _, _, option, value = shlex.split(command)
     value = value.replace("llama.theta", str(TABLE))
-    aim = {name: given for name, given in json.loads(value)["toptheta"].items() if name != "table"}
+    aim = {name: given for name, given in json.loads(value)["top_theta"].items() if name != "table"}
     (ids,) = prompts(1500, seed=8)  # long enough not to be decoded densely
-    with serve(tmp_path, settings() | with_counts(tmp_path), option, value) as again:
+    with serve(tmp_path, option, value, environment=with_counts(tmp_path)) as again:
         assert not wrong_tokens(again.complete(ids, 8), generated(ids, 8, **aim))
         wait_for_decode_tokens(again, 7)
         assert 0 < metric(again, "toptheta_kept_total") < metric(again, "toptheta_elements_total")

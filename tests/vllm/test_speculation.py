@@ -32,9 +32,9 @@ def test_drafts_over_an_int8_cache_are_verified_by_thresholds_and_counted(tmp_pa
     """In processes of their own."""
     counts = tmp_path / "counts"
     counts.mkdir()
-    environment = settings(table=TABLE, k=K, dense_below=0) | {"PROMETHEUS_MULTIPROC_DIR": str(counts)}
     options = "--kv-cache-dtype", INT8["kv_cache_dtype"], "--speculative-config", json.dumps(NGRAM)
-    with serve(tmp_path, environment, *options) as server:
+    environment = {"PROMETHEUS_MULTIPROC_DIR": str(counts)}
+    with serve(tmp_path, *settings(table=TABLE, k=K), *options, environment=environment) as server:
         for ids in prompts(300, 150, seed=12):
             assert not wrong_tokens(server.complete(ids, 32), generated(ids, 32, int8=True, k=K), INT8_TOLERANCE)
         drafts = metric(server, "toptheta_draft_tokens_total")

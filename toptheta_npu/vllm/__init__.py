@@ -1,18 +1,12 @@
 """Top-Theta attention in vLLM: decode rows by calibrated thresholds, everything else in vLLM's own attention.
 
-vLLM finds the plug-in by its entry point ``vllm.general_plugins``. It does nothing until it is told ``tau``, or a table
-of calibrated thresholds in its place, by environment variables, ::
+vLLM finds the plug-in by its entry point ``vllm.general_plugins``. It does nothing until vLLM's own configuration has
+the key ``top_theta`` with ``tau``, or with a table of calibrated thresholds in its place: ::
 
-    TOPTHETA_VLLM_TAU=0.0005 vllm serve MODEL
-    TOPTHETA_VLLM_TABLE=model.theta TOPTHETA_VLLM_K=64 vllm serve MODEL
+    vllm serve MODEL --additional-config '{"top_theta": {"tau": 0.0005}}'
+    vllm serve MODEL --additional-config '{"top_theta": {"table": "model.theta", "k": 64}}'
 
-or in vLLM's own configuration, which wins over the environment: ::
-
-    vllm serve MODEL --additional-config '{"toptheta": {"table": "model.theta", "k": 64}}'
-
-``LLM(..., additional_config={"toptheta": {...}})`` takes the same. The settings are those of `settings.Settings`; as
-variables they are written in capitals after ``TOPTHETA_VLLM_``. Among them are ``tau``, ``table``, ``k`` or
-``target_kept``, ``dense_below``, ``sdc``, ``vmc``, ``prefill`` and ``dense_layers``.
+``LLM(..., additional_config={"top_theta": {...}})`` takes the same. The settings are those of `settings.Settings`.
 
 A sequence with one new token is sparse in every layer that sees all tokens, and so is each token of one whose drafts
 are verified. Prompts and chunks of them are dense unless ``prefill`` is "thresholded". Layers with a sliding window
@@ -23,37 +17,44 @@ a version of vLLM that has not been tried, attention that Top-Theta does not cov
 
 from __future__ import annotations
 
+from functools import wraps
 from importlib import import_module
+from typing import Any
 
 from ..errors import TopThetaNotImplementedError
 from .refusals import tell_at_the_end, tells_why
-from .settings import is_configured, read_settings
+from .settings import SECTION, is_configured
 
 #: The module for each of vLLM's platforms, by the type of its device.
 _SHIMS = {"cpu": "cpu", "npu": "ascend"}
 
 
 def register() -> None:
-    """Make vLLM's attention backend ask for the settings of an engine; vLLM calls this in each of its processes.
-
-    Raises:
-        TopThetaTypeError, TopThetaValueError: a setting in the environment is wrong.
-        TopThetaNotImplementedError: the environment asks for Top-Theta on a platform that has no shim.
-    """
+    """Make vLLM's attention backend ask for the settings of an engine; vLLM calls this in each of its processes."""
     tell_at_the_end()
-    _register()
-
-
-@tells_why
-def _register() -> None:
-    read_settings()
     from vllm.platforms import current_platform
 
     shim = _SHIMS.get(current_platform.device_type)
-    if shim is not None:
+    if shim is None:
+        _refuse_on(current_platform)
+    else:
         import_module(f".{shim}", __name__).install()
-    elif is_configured():
-        raise TopThetaNotImplementedError(
-            "vllm", f"one of its platforms {', '.join(_SHIMS)}", current_platform.device_type,
-            "unset the variables TOPTHETA_VLLM_*",
-        )  # fmt: skip
+
+
+def _refuse_on(platform: Any) -> None:
+    """Let no engine with settings start on a platform without a shim; works once in a process."""
+    update = type(platform).check_and_update_config
+    if hasattr(update, "__wrapped__"):
+        return
+
+    @wraps(update.__func__)
+    @tells_why
+    def check_and_update_config(cls: type, vllm_config: Any) -> None:
+        if is_configured(vllm_config.additional_config):
+            raise TopThetaNotImplementedError(
+                "vllm", f"one of its platforms {', '.join(_SHIMS)}", platform.device_type,
+                f"leave {SECTION!r} out of additional_config",
+            )  # fmt: skip
+        update.__func__(cls, vllm_config)
+
+    type(platform).check_and_update_config = classmethod(check_and_update_config)

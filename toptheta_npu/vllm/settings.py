@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any, get_origin
-
-import yaml
 
 from .._checks import PrefillMode, Sdc, check_modes
 from .._configuration import fields_of, fitted
@@ -17,17 +15,13 @@ from ..errors import TopThetaCombinationError, TopThetaTypeError, TopThetaValueE
 from ..thresholds import Extrapolation, LookupForm, Placement
 from ..thresholds.targets import DEFAULT_K
 from ..thresholds.uniform import check_tau
-from .logs import logger
 
-#: What the environment variables begin with; the rest is the name of the setting in capitals.
-PREFIX = "TOPTHETA_VLLM_"
 #: The key of the plug-in in vLLM's ``--additional-config``.
-SECTION = "toptheta"
+SECTION = "top_theta"
+_EXAMPLE = f'{{"{SECTION}": {{"tau": 0.0005}}}}'
 #: Keys of a row from which on thresholds are as fast as vLLM's own kernel, by platform, as `benchmarks.serving` finds
 #: it. Nothing was measured on others.
 BREAK_EVEN = {"cpu": 1024}
-#: What thresholds come from; one of them is given.
-_SOURCES = ("table", "tau")
 #: Settings that say what rows aim at by a table; one of them is given.
 _AIMS = ("k", "target_kept")
 #: The others that have a meaning with a table alone, and what leaves each out.
@@ -83,7 +77,7 @@ class Settings:
         elif self.table is None:
             raise TopThetaValueError(
                 "tau", "a probability, or table in its place, since Top-Theta is configured", "neither",
-                f"set {PREFIX}TAU=0.0005, for example, or {PREFIX}TABLE=FILE, or leave all of its settings out",
+                f"such as {_EXAMPLE}; without {SECTION!r}, vLLM stays as it is",
             )  # fmt: skip
         elif len(self.aim) > 1:
             first, *others = (f"{name}={value}" for name, value in self.aim.items())
@@ -127,96 +121,49 @@ class Settings:
         return f"tau={self.tau:g}" if self.tau is not None else f"the thresholds of {self.table}"
 
 
-def is_configured(additional_config: object = None, environment: Mapping[str, str] = os.environ) -> bool:
-    """Tell whether the user asks for Top-Theta at all. This says nothing of whether the settings are right."""
-    return _is_asked_for(_given(additional_config, environment), additional_config)
-
-
-def read_settings(additional_config: object = None, environment: Mapping[str, str] = os.environ) -> Settings | None:
-    """Read the settings of an engine; None where the user asks for nothing.
-
-    Variables alone without a table or tau are no request: they may be left over from another server. The log warns of
-    them.
-
-    Args:
-        additional_config: vLLM's ``--additional-config``, whose mapping ``"toptheta"`` wins over the environment.
-        environment: variables such as ``TOPTHETA_VLLM_TABLE``.
+def is_configured(additional_config: object) -> bool:
+    """Tell whether the user asks for Top-Theta at all. This says nothing of whether the settings are right.
 
     Raises:
-        TopThetaTypeError, TopThetaValueError: a name is not a setting, a value does not fit, or ``"toptheta"`` has
-            settings and neither a table nor tau.
+        TopThetaValueError: as `read_settings`, of the key.
+    """
+    return _section(additional_config) is not None
+
+
+def read_settings(additional_config: object) -> Settings | None:
+    """Read the settings of an engine from vLLM's ``additional_config``; None where the user asks for nothing.
+
+    Raises:
+        TopThetaTypeError, TopThetaValueError: a name is not a setting, a value does not fit, there is neither a table
+            nor tau, or the key is written in another way.
 
     Example:
-        >>> read_settings({"toptheta": {"tau": 0.0005}}, {}).tau
-        0.0005
-        >>> settings = read_settings({"toptheta": {"table": "model.theta", "k": 64}}, {"TOPTHETA_VLLM_VMC": "false"})
+        >>> settings = read_settings({"top_theta": {"table": "model.theta", "k": 64}})
         >>> settings.k, settings.vmc, settings.sdc
-        (64, False, 'exact')
-        >>> read_settings({}, {}) is None
+        (64, True, 'exact')
+        >>> read_settings({"enable_cpu_binding": True}) is None
         True
     """
-    given = _given(additional_config, environment)
-    if not _is_asked_for(given, additional_config):
-        _warn_of(sorted(where for where, _ in given.values()))
+    section = _section(additional_config)
+    if section is None:
         return None
-    values = {name: value for name, (where, raw) in given.items() if (value := _fitted(where, name, raw)) is not None}
-    return Settings(**values)
-
-
-def _is_asked_for(given: Mapping[str, Any], additional_config: object) -> bool:
-    return any(name in given for name in _SOURCES) or _section(additional_config) is not None
-
-
-def _warn_of(variables: Sequence[str]) -> None:
-    """Log once in a process that variables without a table or tau change nothing."""
-    names = ", ".join(variables)
-    if names and names not in _WARNED:
-        _WARNED.add(names)
-        logger.warning(
-            "Top-Theta: %s without %sTAU or %sTABLE: vLLM stays as it is; set one of these, or unset them",
-            names, PREFIX, PREFIX,
-        )  # fmt: skip
-
-
-_WARNED: set[str] = set()
+    where = f"additional_config[{SECTION!r}]"
+    if not isinstance(section, Mapping):
+        raise TopThetaTypeError(where, "a mapping of settings", shown(section), f"such as {_EXAMPLE}")
+    if not section:
+        raise TopThetaValueError(where, "settings", "an empty mapping", "set tau, or leave it out")
+    values = {name: _fitted(f"{where}[{str(name)!r}]", str(name), value) for name, value in section.items()}
+    return Settings(**{name: value for name, value in values.items() if value is not None})
 
 
 def _section(additional_config: object) -> object:
-    return additional_config.get(SECTION) if isinstance(additional_config, Mapping) else None
-
-
-def _given(additional_config: object, environment: Mapping[str, str]) -> dict[str, tuple[str, object]]:
-    """Collect the given settings by name: where each was given, and its value."""
-    given: dict[str, tuple[str, object]] = {}
-    for variable, text in environment.items():
-        if variable.startswith(PREFIX) and text != "":
-            given[variable.removeprefix(PREFIX).lower()] = variable, _parsed(variable, text)
-    section = _section(additional_config)
-    if section is None:
-        return given
-    where = f"additional_config[{SECTION!r}]"
-    if not isinstance(section, Mapping):
-        remedy = f'such as {{"{SECTION}": {{"tau": 0.0005}}}}'
-        raise TopThetaTypeError(where, "a mapping of settings", shown(section), remedy)
-    if not section:
-        raise TopThetaValueError(where, "settings", "an empty mapping", "set tau, or leave it out")
-    return given | {str(name): (f"{where}[{str(name)!r}]", value) for name, value in section.items()}
-
-
-def _parsed(variable: str, text: str) -> object:
-    """Parse the value of an environment variable: text as it stands, others as YAML has them, lists by commas."""
-    name = variable.removeprefix(PREFIX).lower()
-    hint = _fields().get(name)
-    if hint is None or "Path" in str(hint) or "Literal" in str(hint):
-        return text
-    try:
-        if "float" in str(hint):  # YAML takes 1e-3 for text
-            return float(text)
-        if get_origin(hint) is list:
-            return [yaml.safe_load(part) for part in text.strip("[]").split(",")]
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError):
-        return text
+    if not isinstance(additional_config, Mapping):
+        return None
+    for key in additional_config:
+        # the keys of others are none of our business, but nobody else has this one
+        if key != SECTION and re.sub("[^a-z]", "", str(key).lower()) == SECTION.replace("_", ""):
+            raise TopThetaValueError("additional_config", f"the key {SECTION!r}", repr(key), "write it so")
+    return additional_config.get(SECTION)
 
 
 @cache
