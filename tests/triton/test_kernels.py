@@ -5,23 +5,26 @@ The table of cases and all that tests/fallback asks of an operator run there too
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
 import pytest
 import torch
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from tests.cases import CASES, Case
+from tests.cases import CASES, SAMPLED_CASES, Case
 from tests.cpu.native import keys_of_part, operator_arguments, partial_arguments, same_bits
 from tests.helpers import Inputs, assert_equals_oracle, assert_parts_merge, make_inputs
 from tests.interpreter import interpreting
 from tests.random_cases import inputs_or_reject, largest_score, random_cases
 from toptheta_npu import incremental_attention
 from toptheta_npu.fallback import Arguments
+from toptheta_npu.fallback.sampled import sampled_keys
 
 pytestmark = pytest.mark.triton
-_BY_ID = {case.id: case for case in CASES}
+_BY_ID = {case.id: case for case in (*CASES, *SAMPLED_CASES)}
 
 
 def _whole_and_parts(inputs: Inputs) -> tuple[Any, Any, Any]:
@@ -38,8 +41,10 @@ def _whole_and_parts(inputs: Inputs) -> tuple[Any, Any, Any]:
 
 @pytest.mark.drawn
 @settings(max_examples=settings().max_examples // 2)
-@given(case=random_cases(for_kernel=False, query_tokens=True))
-def test_operators_equal_the_oracle(case: Case) -> None:
+@given(case=random_cases(for_kernel=False, query_tokens=True), by_sample=st.booleans())
+def test_operators_equal_the_oracle(case: Case, by_sample: bool) -> None:
+    if by_sample and case.placement == "post_softmax":
+        case = replace(case, placement="sampled_softmax")
     inputs = inputs_or_reject(case, "auto")
     with interpreting():
         plain, statistics, partial = _whole_and_parts(inputs)
@@ -49,7 +54,7 @@ def test_operators_equal_the_oracle(case: Case) -> None:
     assert_parts_merge(inputs, [partial], [keys_of_part(inputs)], largest)
 
 
-@pytest.mark.parametrize("case_id", ["ragged", "paged-4d", "post-bf16-mixed"])
+@pytest.mark.parametrize("case_id", ["ragged", "paged-4d", "post-bf16-mixed", "sampled-sink"])
 def test_a_row_alone_has_the_bits_that_it_has_in_a_batch(case_id: str) -> None:
     inputs = make_inputs(_BY_ID[case_id])
     with interpreting():
@@ -94,3 +99,20 @@ def test_splits_of_every_length_fit_the_buffers_of_a_capacity() -> None:
         most, most_keys = plan.largest_splits(capacity)
         assert (counts[fits] <= most).all()
         assert (keys[fits] <= most_keys).all()
+
+
+def test_samples_have_the_keys_that_the_fallback_takes() -> None:
+    """Of rows so long, too, that products of places leave 32 bits."""
+    from tests.triton.probes import sample
+
+    edges = (16, 144, 400, 656, 5000, 2**24, 2**31 - 2)
+    lengths = torch.tensor([0, 1, *(edge + beside for edge in edges for beside in (-1, 0, 1))])
+    places, there = torch.empty(2, len(lengths), 512, dtype=torch.int32)
+    stand_for = torch.empty(len(lengths), 512)
+    sample[(len(lengths),)](lengths.int(), places, stand_for, there, SLOTS=512)
+    expected = sampled_keys(lengths)
+    taken = expected.log_weights > -torch.inf
+    assert not there[:, 400:].any()
+    assert torch.equal(there[:, :400].bool(), taken)
+    assert torch.equal(places[:, :400][taken].long(), expected.places[taken])
+    torch.testing.assert_close(stand_for[:, :400][taken].log(), expected.log_weights[taken])

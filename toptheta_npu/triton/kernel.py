@@ -3,8 +3,9 @@
 A program serves one KV head of one sequence and a block of its rows: up to 8 query heads (4 above head_dim 256) with
 all their tokens. `attend` runs the online softmax over a split of the keys, `join` adds up the splits and compensates.
 Post-softmax the test needs the LSE of the whole row, so `score` goes first: it stores the scores, and `attend` reads
-those instead of K. Names of sums are those of `fallback/reference.py`; a block's rows are
-r = head * TOKENS + token, padded in registers to powers of 2.
+those instead of K. Where a sample of keys tells the LSE, the kernel of `kernel_sampled.py` goes first, and `attend`
+reads K. Names of sums are those of `fallback/reference.py`; a block's rows are r = head * TOKENS + token, padded in
+registers to powers of 2.
 """
 
 from __future__ import annotations

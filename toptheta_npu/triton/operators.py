@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ..fallback.arguments import Arguments
 from ..fallback.layout import query_heads
-from . import kernel
-from .plan import SDC, VALUE_KEYS, Step, make_step, power_of_2
+from . import kernel, kernel_sampled
+from .plan import SDC, VALUE_KEYS, Step, make_step, power_of_2, sample_tiles
 
 _POST = 1
 _NO_STRIDES = (0, 0, 0, 0)
@@ -72,8 +72,9 @@ def incremental_attention_partial(arguments: Arguments) -> tuple[Tensor, Tensor,
 def _attend(step: Step, *, count: bool) -> _Splits:
     """Run the kernels over K and V."""
     a, shape = step.arguments, step.shape
-    post = a.placement == "post_softmax"
-    stored = _score(step) if post and a.lse is None else (None, None, None)
+    by_probability = a.placement != "pre_softmax"
+    lse = _sampled_lse(step) if a.placement == "sampled_softmax" else a.lse
+    stored = _score(step) if by_probability and lse is None else (None, None, None)
     of_splits = step.units, shape["SPLITS_PAD"], step.rows
     floats = step.threshold.new_empty((shape["D_PAD"] + 3, *of_splits), dtype=torch.float32)
     integers = step.threshold.new_empty((2, *of_splits), dtype=torch.int32)
@@ -86,14 +87,27 @@ def _attend(step: Step, *, count: bool) -> _Splits:
     splits = _Splits(floats[3:], maximum, kept_mass, discarded_mass, kept, largest_at, value_rows)
     kernel.attend[step.grid](
         step.query, step.key, step.value, step.key_scale, step.value_scale, step.threshold,
-        *_lengths(step), a.block_table, a.learnable_sink, a.lse, *stored, listed, listed_scores, *splits,
+        *_lengths(step), a.block_table, a.learnable_sink, lse, *stored, listed, listed_scores, *splits,
         a.scale_value, *_sizes(step)[:2], step.split_keys, *_sizes(step)[2:], *step.threshold.stride(),
         *step.query.stride(), *step.key.stride(), *step.value.stride(), *_scale_strides(step.key_scale),
         *_scale_strides(step.value_scale), **shape, **step.tiles, VALUE_BLOCK=VALUE_KEYS,
-        PRECISION=step.products[0], VALUE_PRECISION=step.products[1], PLACEMENT=_POST if post else 0,
+        PRECISION=step.products[0], VALUE_PRECISION=step.products[1], PLACEMENT=_POST if by_probability else 0,
         KEY_BY_CHANNEL=step.by_channel[0], VALUE_BY_CHANNEL=step.by_channel[1], **step.launch,
     )  # fmt: skip
     return splits
+
+
+def _sampled_lse(step: Step) -> Tensor:
+    """Estimate the LSE of rows [B, Hq, Sq] from samples of their keys: no pass over K stores scores for it."""
+    a, shape = step.arguments, step.shape
+    lse = step.threshold.new_empty(step.threshold.shape)
+    sizes = {name: size for name, size in (shape | step.tiles).items() if name != "SPLITS_PAD"}
+    kernel_sampled.sampled_lse[(shape["TOKENS"], *step.grid[1:])](
+        step.query, step.key, step.key_scale, *_lengths(step), a.block_table, a.learnable_sink, lse,
+        a.scale_value, *_sizes(step), *step.query.stride(), *step.key.stride(), *_scale_strides(step.key_scale),
+        **sizes | sample_tiles(step), PRECISION=step.products[0], KEY_BY_CHANNEL=step.by_channel[0],
+    )  # fmt: skip
+    return lse
 
 
 def _score(step: Step) -> tuple[Tensor, Tensor, Tensor]:

@@ -20,6 +20,8 @@ _LEAST = 16
 #: Keys of a K tile, and V rows that a program reads at once. Programs of one warp won on an H100 (bfloat16, head_dim
 #: 128, groups of 1 and 4): sums over a row stay in a warp, and many programs share a multiprocessor.
 _KEYS, VALUE_KEYS, _STAGES, _PROGRAMS = 32, 16, 2, 16
+#: Keys of a sample that a program multiplies at once, and their bytes: of three such tiles two lie in shared memory.
+_SAMPLED_KEYS, _SAMPLED_BYTES, _SAMPLED_STAGES = 128, 32768, 3
 #: Sums of V rows that the registers of a warp hold.
 _SUMS_OF_A_WARP, _MAX_WARPS = 2048, 8
 
@@ -108,6 +110,16 @@ def make_step(a: Arguments) -> Step:
         launch={"STAGES": _STAGES, "num_warps": min(_MAX_WARPS, warps)}, programs=programs, split_keys=split_keys,
         products=(_product(key_by_channel), _product(value_by_channel)), by_channel=(key_by_channel, value_by_channel),
     )  # fmt: skip
+
+
+def sample_tiles(step: Step) -> dict[str, int]:
+    """Choose what differs where a program reads a sample of keys, for one token: few of them run, on large tiles."""
+    element = torch.float32.itemsize if step.by_channel[0] else step.query.element_size()
+    return {
+        "ROWS_PAD": _LEAST,  # a block has fewer heads
+        "BLOCK": min(_SAMPLED_KEYS, _SAMPLED_BYTES // (step.shape["D_PAD"] * element)),
+        "num_warps": _MAX_WARPS, "num_stages": _SAMPLED_STAGES,
+    }  # fmt: skip
 
 
 def _product(by_channel: bool) -> str:
