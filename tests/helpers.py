@@ -255,6 +255,14 @@ def _lse(case: Case, scores: Tensor, lengths: Tensor, starts: Tensor, sink: Tens
     return reference.log_sum_exp(scores, sink)
 
 
+def lse_of_rows(inputs: Inputs) -> Tensor:
+    """[B, Hq] float32, what the probabilities of the case are a share of."""
+    case, rows = inputs.case, inputs.rows
+    valid = reference.valid_keys(rows.key.shape[2], rows.lengths, rows.starts)
+    scores = _scores(case, rows.query, rows.key).masked_fill(~valid, -INF)
+    return _lse(case, scores, rows.lengths, rows.starts, rows.learnable_sink).float()
+
+
 def probability(threshold: Tensor, lse: Tensor) -> Tensor:
     """A threshold in score units as one of the softmax; above 1, where nothing passes, +inf."""
     theta = (threshold - lse).exp()

@@ -21,7 +21,7 @@ from torch import Tensor
 
 import toptheta_npu.cpu
 from emulator.compile_cache import cached_folder, compiler_version, default_compiler, run_compiler
-from tests.helpers import Inputs, by_sequence, of_tokens
+from tests.helpers import Inputs, by_sequence, lse_of_rows, of_tokens
 from toptheta_npu.fallback.arguments import TABLE
 
 SOURCE = Path(toptheta_npu.cpu.__file__).with_name("source")
@@ -143,13 +143,14 @@ def operator_arguments(inputs: Inputs) -> dict[str, Any]:
 
 
 def partial_arguments(inputs: Inputs, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The same for the whole row as one part, from `operator_arguments`."""
-    lse = inputs.expected.lse.float() if inputs.case.placement == "post_softmax" else None
+    """The same for the whole row as one part, from `operator_arguments`. A part is told what a sample would tell."""
     taken = [name for name, argument in TABLE.items() if "incremental_attention_partial" in argument.about.operators]
     part = {name: value for name, value in arguments.items() if name in taken}
     if inputs.case.query_tokens > 1 or "actual_query_lengths" in arguments:
         part["actual_seq_lengths"] = keys_of_part(inputs)
-    return part | {"lse": None if lse is None else of_tokens(inputs.case, lse)}
+    if inputs.case.placement != "pre_softmax":
+        part |= {"placement": "post_softmax", "lse": of_tokens(inputs.case, lse_of_rows(inputs))}
+    return part
 
 
 def keys_of_part(inputs: Inputs) -> Tensor:

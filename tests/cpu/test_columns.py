@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.cases import CASES, TOKEN_CASES, Case
+from tests.cases import CASES, SAMPLED_CASES, TOKEN_CASES, Case
 from tests.cpu.columns import with_columns
 from tests.cpu.native import (
     ELEMENTS,
@@ -46,7 +46,7 @@ def results_of(arguments: dict[str, Any], part: dict[str, Any], path: str) -> tu
 
 @pytest.mark.parametrize(("dtype", "level"), product(ELEMENTS, OWN_LEVELS))
 def test_every_case_equals_the_oracle(dtype: str, level: str) -> None:
-    for case in (*CASES, *TOKEN_CASES):
+    for case in (*CASES, *SAMPLED_CASES, *TOKEN_CASES):
         inputs = make_inputs(replace(case, dtype=dtype), poison=("outside",))
         arguments = with_columns(operator_arguments(inputs))
         with using(level, threads=1):

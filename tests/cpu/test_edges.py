@@ -18,6 +18,7 @@ from tests.cases import Case
 from tests.cpu.native import ELEMENTS, OWN_LEVELS, operator_arguments, operators, partial_arguments, same_bits, using
 from tests.helpers import assert_equals_oracle, make_inputs
 from toptheta_npu import TopThetaValueError
+from toptheta_npu._checks import ROW_PLACEMENTS
 from toptheta_npu._value_checks import check_step_values
 from toptheta_npu.fallback import Arguments
 
@@ -174,9 +175,12 @@ def test_rows_with_an_infinite_score_are_nan(theta: float, level: str) -> None:
     assert int(value_rows.max()) <= 3000
 
 
+@pytest.mark.parametrize("placement", ROW_PLACEMENTS[1:])
 @pytest.mark.parametrize("theta", [0.0, -0.0, -1.0, -INF])
-def test_no_probability_is_too_small_for_a_threshold_that_is_not_positive(theta: float, level: str) -> None:
-    arguments = _whole_numbers(3000, "float32") | {"threshold": torch.full((1, 2), theta), "placement": "post_softmax"}
+def test_no_probability_is_too_small_for_a_threshold_that_is_not_positive(
+    theta: float, placement: str, level: str
+) -> None:
+    arguments = _whole_numbers(3000, "float32") | {"threshold": torch.full((1, 2), theta), "placement": placement}
     arguments["key"][0, 0, 7, 0] = 2000.0  # the other probabilities are 0
     assert with_stats(**arguments | {"sdc": "exact"})[2].tolist() == [[3000, 3000]]
 
@@ -246,7 +250,7 @@ def _drawn_values(data: st.DataObject) -> dict[str, Any]:
     given = {
         "query": torch.ones(2, 2, 1, 16), "key": torch.ones(5 if paged else 2, 1, 4 if paged else 12, 16),
         "threshold": torch.stack([pair(thetas, torch.float32) for _ in range(2)]),
-        "placement": data.draw(st.sampled_from(["pre_softmax", "post_softmax"])), "sdc": "exact",
+        "placement": data.draw(st.sampled_from(ROW_PLACEMENTS)), "sdc": "exact",
         "actual_seq_lengths": pair(integers(0, 13), torch.int64), "key_start": None, "block_table": None,
         "num_heads": 2, "num_key_value_heads": 1, "scale_value": 0.25,
     }  # fmt: skip

@@ -16,10 +16,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.cases import CASES, TOKEN_CASES, Case
+from tests.cases import CASES, SAMPLED_CASES, TOKEN_CASES, Case
 from tests.helpers import assert_equals_oracle, make_inputs
 from tests.tiers import full, product
 from toptheta_npu import TopThetaBackendError, incremental_attention_with_stats, use_backend
+from toptheta_npu._checks import ROW_PLACEMENTS
 from toptheta_npu.cpu import build, instruction_sets, library, threads
 from toptheta_npu.cpu.backend import CPU_SELECTOR
 
@@ -54,7 +55,7 @@ def test_every_level_of_this_machine_equals_the_oracle(level: str, dtype: str, m
     monkeypatch.setenv(instruction_sets.VARIABLE, level)
     monkeypatch.setattr(library, "_LIBRARIES", {})
     assert build.best_library(dtype).level == level
-    for case in (*CASES, *TOKEN_CASES):
+    for case in (*CASES, *SAMPLED_CASES, *TOKEN_CASES):
         if case.dtype == dtype:
             for path in ("auto", "gather", "dense"):
                 poison = ("outside", "values") if path == "gather" else ("outside",)
@@ -62,7 +63,7 @@ def test_every_level_of_this_machine_equals_the_oracle(level: str, dtype: str, m
                 assert_equals_oracle(inputs, incremental_attention_with_stats(**inputs.arguments, _path=path))
 
 
-@pytest.mark.parametrize("placement", ["pre_softmax", "post_softmax"])
+@pytest.mark.parametrize("placement", ROW_PLACEMENTS)
 @pytest.mark.parametrize("dtype", _DTYPES)
 def test_number_of_threads_changes_no_bit(dtype: str, placement: str, thread_count: Any) -> None:
     inputs = make_inputs(replace(_LONG, dtype=dtype, placement=placement))

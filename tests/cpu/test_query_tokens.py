@@ -37,6 +37,7 @@ _LONGS = (
     replace(_LONG, query_tokens=4, query_lengths=(4, 1), paged="4d", block_size=48, layout="BSH", sink=True),
     replace(_LONG, query_tokens=5, query_lengths=(5, 4), int8="both", scales="token", theta="nothing"),
     replace(_LONG, query_tokens=3, query_lengths=(3, 2), int8="key", placement="post_softmax"),
+    replace(_LONG, query_tokens=5, query_lengths=(5, 4), int8="both", scales="token", placement="sampled_softmax"),
     replace(_LONG, query_tokens=2, query_lengths=(2, 1), theta="dense", heads=1, head_dim=512),
 )  # fmt: skip
 

@@ -22,7 +22,8 @@ BLOCKS, BLOCK_SIZE, HEADS, KV_HEADS, HEAD_DIM = 12, 16, 6, 2, 32
 #: Of tables: their places, and those of a step's rows; of layers: how many, and which one a call is of.
 PLACES, LAYERS, LAYER = 40, 3, 1
 OPTIONS: tuple[dict[str, Any], ...] = (
-    {}, {"placement": "post_softmax"}, {"sdc": "none"}, {"sdc": "exp_threshold", "sdc_gamma": 0.1}, {"sdc": "offline"},
+    {}, {"placement": "post_softmax"}, {"placement": "sampled_softmax"}, {"sdc": "none"},
+    {"sdc": "exp_threshold", "sdc_gamma": 0.1}, {"sdc": "offline"},
 )  # fmt: skip
 
 
@@ -42,7 +43,7 @@ def drawn_call(key: Tensor, value: Tensor, batch: int, seed: int, options: dict[
     table = torch.randperm(BLOCKS, generator=draw)[: batch * pages].view(batch, pages)
     lengths = torch.randint(0, pages * BLOCK_SIZE + 1, (batch,), generator=draw)
     theta = torch.randn(batch, HEADS, generator=draw)
-    post = options.get("placement") == "post_softmax"
+    post = "placement" in options
     return Arguments(
         HEADS, KV_HEADS, 0.3, wide[:, 1 : HEADS + 1, None], key, value, theta.sigmoid() / 9 if post else theta,
         lengths.to(torch.int32 if seed % 2 else torch.int64), None, table.int(),

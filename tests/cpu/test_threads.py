@@ -20,13 +20,19 @@ from toptheta_npu.fallback import Arguments
 
 _BY_ID = {case.id: case for case in CASES}
 _POST = {"placement": "post_softmax"}
+_SAMPLED = {"placement": "sampled_softmax"}
 #: 3 to 16 granules of 256 KiB of K per row, next to rows of one granule, of part of one and of none.
 _LONG = (
     Case("pre", heads=6, kv_heads=2, head_dim=512, lengths=(2000, 0, 300, 1), vmc=True, theta="mixed"),
     Case("post", heads=12, kv_heads=1, head_dim=256, lengths=(3000, 17), vmc=True, **_POST),
     Case("post, more heads than are scored ahead", heads=8, kv_heads=8, head_dim=256, lengths=(1100, 0, 700), **_POST),
+    Case("sampled", heads=12, kv_heads=1, head_dim=256, lengths=(3000, 17), vmc=True, theta="mixed", **_SAMPLED),
+    Case(
+        "sampled int8", heads=4, kv_heads=2, head_dim=320, paged="4d", block_size=48, lengths=(1700, 500), int8="both",
+        scales="token", sink=True, **_SAMPLED,
+    ),
     Case("paged", heads=4, kv_heads=4, head_dim=320, paged="4d", block_size=48, lengths=(2500, 400), theta="nothing"),
-)
+)  # fmt: skip
 _PER_SEQUENCE = (
     "query", "key", "value", "threshold", "actual_seq_lengths", "key_start", "block_table", "lse", "discarded_mass",
     "value_mean",

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tests.cases import Case
 from tests.fallback.test_query_tokens import BASE, inputs_of
-from tests.helpers import Inputs, assert_parts_merge, by_sequence
+from tests.helpers import Inputs, assert_parts_merge, by_sequence, lse_of_rows, of_tokens
 from tests.random_cases import inputs_or_reject, largest_score, random_cases
 from toptheta_npu import incremental_attention_partial, incremental_attention_with_stats, use_backend
 
@@ -48,6 +48,8 @@ def split(inputs: Inputs, cuts: list[int]) -> tuple[list[Any], list[Tensor]]:
     antiquant = {name: given for name, given in arguments.items() if "antiquant" in name}
     if case.placement == "post_softmax":
         options["lse"] = incremental_attention_with_stats(**arguments)[1]
+    elif case.placement == "sampled_softmax":  # which is told to parts
+        options |= {"placement": "post_softmax", "lse": of_tokens(case, lse_of_rows(inputs))}
     parts, counts = [], []
     for first, last in zip([0, *cuts], [*cuts, capacity], strict=True):
         room = max(last - first, 1)

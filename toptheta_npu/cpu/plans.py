@@ -14,7 +14,7 @@ from ..fallback.antiquant import PER_CHANNEL, per_channel
 from ..fallback.arguments import ANTIQUANT_MODES, ANTIQUANT_SCALES, FLOAT_TENSORS, TENSORS, Arguments
 from .library import ARGUMENTS, POINTERS, RUN_IN_PARALLEL
 
-_PLACEMENTS = {"pre_softmax": 0, "post_softmax": 1}
+_PLACEMENTS = {"pre_softmax": 0, "post_softmax": 1, "sampled_softmax": 2}
 _SDC = {"none": 0, "exact": 1, "exp_threshold": 2, "offline": 3}
 _PATHS = {"auto": 0, "gather": 1, "dense": 2}
 SCALE_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}

@@ -42,7 +42,7 @@ struct Integers {
 };
 
 enum Result : int64_t { kOutput = 0, kOutputWithStatistics = 1, kPartial = 2 };
-enum Placement : int64_t { kPreSoftmax = 0, kPostSoftmax = 1 };
+enum Placement : int64_t { kPreSoftmax = 0, kPostSoftmax = 1, kSampledSoftmax = 2 };
 enum Compensation : int64_t { kNone = 0, kExact = 1, kExpThreshold = 2, kOffline = 3 };
 enum Path : int64_t { kAuto = 0, kGather = 1, kDense = 2 };
 

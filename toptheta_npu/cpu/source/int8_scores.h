@@ -149,12 +149,12 @@ public:
         }
     }
 
-    void compute(int64_t first, int count, Floats* scores)
+    void compute(const Keys& keys, int count, Floats* scores)
     {
-        multiply_tile(coarse_, coarse_tile_, first, count, scores, false);
-        multiply_tile(fine_, fine_tile_, first, count, scores, true);
+        multiply_tile(coarse_, coarse_tile_, keys, count, scores, false);
+        multiply_tile(fine_, fine_tile_, keys, count, scores, true);
         if (by_row_) {
-            const Floats scales = row_scales_.of_neighbours(first, count);
+            const Floats scales = row_scales_.of(keys, count);
             bad_ = either(bad_, are_bad_scales(scales));
             for (int row = 0; row < rows_.count(); ++row) {
                 scores[row] = multiply(scores[row], scales);
@@ -214,14 +214,14 @@ private:
 
     // The scores of the rows that `query` has, which are those that are fine or those that are not.
     template <int Parts>
-    void multiply_tile(const WholeQuery<Parts>& query, TileProducts<WholeQuery<Parts>>& tile, int64_t first, int count,
-                       Floats* scores, bool are_fine)
+    void multiply_tile(const WholeQuery<Parts>& query, TileProducts<WholeQuery<Parts>>& tile, const Keys& keys,
+                       int count, Floats* scores, bool are_fine)
     {
         if (query.taken() == 0) {
             return;
         }
         Floats of_words[kMostRows * Parts];
-        tile.compute(first, count, of_words);
+        tile.compute(keys, count, of_words);
         for (int row = 0, place = 0; row < rows_.count(); ++row) {
             if (is_fine_[row] == are_fine) {
                 scores[row] = multiply(query.products(of_words, place++), broadcast(factors_[row]));

@@ -9,6 +9,23 @@
 
 namespace toptheta {
 
+// Keys of a sequence: neighbours from `first` on, or those that are `places` behind it, up to the one before `end`.
+struct Keys {
+    int64_t first;
+    const int64_t* places = nullptr;
+    const int64_t* end = nullptr;
+
+    int64_t operator[](int i) const { return first + (places == nullptr ? i : places[i]); }
+    Keys after(int count) const { return places == nullptr ? Keys{first + count} : Keys{first, places + count, end}; }
+    // Whether number i is known to be one of them.
+    bool has(int i) const { return i < end - places; }
+    // Whether `count` of them, which are in ascending order, follow each other.
+    bool are_neighbours(int count) const
+    {
+        return places == nullptr || count < 2 || (*this)[count - 1] - (*this)[0] == count - 1;
+    }
+};
+
 template <class Element>
 class Rows {
 public:

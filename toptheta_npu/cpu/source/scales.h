@@ -36,6 +36,13 @@ public:
         return gather(count, [&](int i) { return from + i * stride; });
     }
 
+    // Of the first `count` keys, at most kLanes; the lanes past them hold 0.
+    Floats of(const Keys& keys, int count) const
+    {
+        return keys.are_neighbours(count) ? of_neighbours(keys[0], count)
+                                          : gather(count, [&](int i) { return rows_[keys[i]]; });
+    }
+
     // Of keys first + keys[0] to first + keys[count - 1].
     Floats of_listed(int64_t first, const int32_t* keys, int count) const
     {

@@ -19,6 +19,7 @@ constexpr int kMostHeadDim = 512;
 // How far ahead of the row at hand K is called into the cache near the core, and into the next one.
 constexpr int64_t kBytesToNearCache = 2 << 10;
 constexpr int64_t kBytesToFarCache = 8 << 10;
+constexpr int kKeysAhead = 2 * kLanes;  // where they lie here and there
 
 template <class Element>
 constexpr bool kMultipliesPairs = kHasBfloat16Products && Element::kVectors == 2;
@@ -93,18 +94,44 @@ inline void multiply_step(const typename Element::Stored* key, int step, const P
     }
 }
 
-// Writes a vector for each of `Count` rows of the query to sums[..][place], whose lanes add up to its product with a K
-// row, and calls K rows to come into the caches. `Steps` is 0 where it is not known when this is compiled.
-template <int Count, int Steps, class Query, int Places>
-inline void multiply_row(const typename Query::Cached::Stored* key, int64_t stride, const Query& query, int first_row,
+// K rows of a tile that lie one stride apart, as those behind them do.
+template <class Stored>
+struct SpacedRows {
+    const Stored* first;
+    int64_t stride;
+
+    const Stored* operator[](int r) const { return first + r * stride; }
+    // Calls rows behind row r to come into the caches.
+    void call_in(int r, int length) const
+    {
+        const Stored* row = (*this)[r];
+        const int64_t bytes = length * static_cast<int64_t>(sizeof(Stored));
+        prefetch<kFarCache>(row + kBytesToFarCache / bytes * stride, length);
+        prefetch<kNearCache>(row + kBytesToNearCache / bytes * stride, length);
+    }
+};
+
+// Those that lie here and there, and the rows behind them.
+template <class Stored>
+struct ListedRows {
+    const Stored* rows[kLanes];
+    const Stored* behind[kLanes];
+
+    const Stored* operator[](int r) const { return rows[r]; }
+    void call_in(int r, int length) const { prefetch<kNearCache>(behind[r], length); }
+};
+
+// Writes a vector for each of `Count` rows of the query to sums[..][place], whose lanes add up to its product with K
+// row r, and calls K rows to come into the caches. `Steps` is 0 where it is not known when this is compiled.
+template <int Count, int Steps, class KeyRows, class Query, int Places>
+inline void multiply_row(const KeyRows& keys, int r, const Query& query, int first_row,
                          typename Query::Lanes (&sums)[Count][Places], int place)
 {
     constexpr int kTotals = Query::kTotals;
-    const int steps = Steps != 0 ? Steps : query.steps(), length = steps * Query::Cached::kStep;
-    const int64_t row_bytes = length * static_cast<int64_t>(sizeof(*key));
+    const int steps = Steps != 0 ? Steps : query.steps();
+    const auto* key = keys[r];
     if (first_row == 0) {
-        prefetch<kFarCache>(key + kBytesToFarCache / row_bytes * stride, length);
-        prefetch<kNearCache>(key + kBytesToNearCache / row_bytes * stride, length);
+        keys.call_in(r, steps * Query::Cached::kStep);
     }
     typename Query::Lanes totals[Count][kTotals];
     for (auto& parts : totals) {
@@ -121,15 +148,14 @@ inline void multiply_row(const typename Query::Cached::Stored* key, int64_t stri
 
 // q·k of kLanes rows of K and `Count` rows of the query. One K row at a time, so that few streams of loads are open and
 // the processor's own prefetcher keeps up.
-template <int Count, int Steps, class Query>
-void multiply_tile(const typename Query::Cached::Stored* keys, int64_t stride, const Query& query, int first_row,
-                   Floats* products)
+template <int Count, int Steps, class KeyRows, class Query>
+void multiply_tile(const KeyRows& keys, const Query& query, int first_row, Floats* products)
 {
     using Lanes = typename Query::Lanes;
     if constexpr (kJoinedApart == 0) {
         Lanes sums[Count][kLanes];
         for (int r = 0; r < kLanes; ++r) {
-            multiply_row<Count, Steps>(keys + r * stride, stride, query, first_row, sums, r);
+            multiply_row<Count, Steps>(keys, r, query, first_row, sums, r);
         }
         for (int row = 0; row < Count; ++row) {
             products[row] = to_floats(sum_of_each(sums[row]));
@@ -140,10 +166,10 @@ void multiply_tile(const typename Query::Cached::Stored* keys, int64_t stride, c
         Lanes joined[Count][kLanes / 2];
 #pragma GCC unroll 1
         for (int pair = 0; pair < kLanes / 2; ++pair) {
-            const auto* key = keys + (pair / kApart * kApart + pair) * stride;
+            const int r = pair / kApart * kApart + pair;
             Lanes sums[Count][2];
-            multiply_row<Count, Steps>(key, stride, query, first_row, sums, 0);
-            multiply_row<Count, Steps>(key + kApart * stride, stride, query, first_row, sums, 1);
+            multiply_row<Count, Steps>(keys, r, query, first_row, sums, 0);
+            multiply_row<Count, Steps>(keys, r + kApart, query, first_row, sums, 1);
             for (int row = 0; row < Count; ++row) {
                 joined[row][pair] = join(sums[row][0], sums[row][1]);
             }
@@ -155,24 +181,23 @@ void multiply_tile(const typename Query::Cached::Stored* keys, int64_t stride, c
 }
 
 // The same for all rows of the query, four, two and one at a time.
-template <int Steps, class Query>
-void multiply_tile_by_all(const typename Query::Cached::Stored* keys, int64_t stride, const Query& query,
-                          Floats* products)
+template <int Steps, class KeyRows, class Query>
+void multiply_tile_by_all(const KeyRows& keys, const Query& query, Floats* products)
 {
     int row = 0;
     for (; query.rows() - row >= 4; row += 4) {
-        multiply_tile<4, Steps>(keys, stride, query, row, products + row);
+        multiply_tile<4, Steps>(keys, query, row, products + row);
     }
     if (query.rows() - row >= 2) {
-        multiply_tile<2, Steps>(keys, stride, query, row, products + row);
+        multiply_tile<2, Steps>(keys, query, row, products + row);
         row += 2;
     }
     if (query.rows() - row >= 1) {
-        multiply_tile<1, Steps>(keys, stride, query, row, products + row);
+        multiply_tile<1, Steps>(keys, query, row, products + row);
     }
 }
 
-// q·k of keys first to first + count - 1, at most kLanes; the lanes past them hold 0.
+// q·k of the first `count` of some keys, at most kLanes; the lanes past them hold 0.
 template <class Query>
 class TileProducts {
 public:
@@ -181,30 +206,44 @@ public:
 
     TileProducts(const Rows<Cached>& keys, const Query& query) : keys_(keys), query_(query) {}
 
-    void compute(int64_t first, int count, Floats* products)
+    void compute(const Keys& keys, int count, Floats* products)
     {
-        if (count == kLanes && keys_.fits_steps() && keys_.are_evenly_spaced(first, kLanes)) {
-            multiply(keys_[first], keys_.row_stride(), products);
-            return;
+        const bool is_tile = count == kLanes && keys_.fits_steps();
+        if (is_tile && keys.are_neighbours(kLanes) && keys_.are_evenly_spaced(keys[0], kLanes)) {
+            multiply(SpacedRows<Stored>{keys_[keys[0]], keys_.row_stride()}, products);
+        } else if (is_tile) {
+            ListedRows<Stored> rows;
+            for (int r = 0; r < kLanes; ++r) {
+                rows.rows[r] = keys_[keys[r]];
+                rows.behind[r] = keys.has(r + kKeysAhead) ? keys_[keys[r + kKeysAhead]] : rows.rows[r];
+            }
+            multiply(rows, products);
+        } else {
+            copy(keys, count);
+            multiply(SpacedRows<Stored>{copied_, query_.steps() * Cached::kStep}, products);
         }
-        const int length = query_.steps() * Cached::kStep;
-        std::memset(copied_, 0, sizeof(Stored) * static_cast<size_t>(length * kLanes));
-        for (int r = 0; r < count; ++r) {
-            keys_.copy(first + r, copied_ + r * length);
-        }
-        multiply(copied_, length, products);
     }
 
 private:
-    void multiply(const Stored* rows, int64_t stride, Floats* products) const
+    void copy(const Keys& keys, int count)
+    {
+        const int length = query_.steps() * Cached::kStep;
+        std::memset(copied_, 0, sizeof(Stored) * static_cast<size_t>(length * kLanes));
+        for (int r = 0; r < count; ++r) {
+            keys_.copy(keys[r], copied_ + r * length);
+        }
+    }
+
+    template <class KeyRows>
+    void multiply(const KeyRows& keys, Floats* products) const
     {
         // the usual sizes of a head have loops of their own
         if (query_.steps() == 128 / Cached::kStep) {
-            multiply_tile_by_all<128 / Cached::kStep>(rows, stride, query_, products);
+            multiply_tile_by_all<128 / Cached::kStep>(keys, query_, products);
         } else if (query_.steps() == 64 / Cached::kStep) {
-            multiply_tile_by_all<64 / Cached::kStep>(rows, stride, query_, products);
+            multiply_tile_by_all<64 / Cached::kStep>(keys, query_, products);
         } else {
-            multiply_tile_by_all<0>(rows, stride, query_, products);
+            multiply_tile_by_all<0>(keys, query_, products);
         }
     }
 
@@ -221,10 +260,10 @@ public:
         : tile_(keys, query), rows_(query.rows()), scale_(broadcast(scale))
     {}
 
-    // Of keys first to first + count - 1, at most kLanes, for each row; the lanes past them hold anything.
-    void compute(int64_t first, int count, Floats* scores)
+    // Of the first `count` keys, at most kLanes, for each row; the lanes past them hold anything.
+    void compute(const Keys& keys, int count, Floats* scores)
     {
-        tile_.compute(first, count, scores);
+        tile_.compute(keys, count, scores);
         for (int row = 0; row < rows_; ++row) {
             scores[row] = multiply(scores[row], scale_);
         }
@@ -236,16 +275,15 @@ private:
     Floats scale_;
 };
 
-// Writes the scores of keys first to first + count - 1, [rows][stride], padded with -inf to whole vectors, and their
-// maxima.
+// Writes the scores of the first `count` keys, [rows][stride], padded with -inf to whole vectors, and their maxima.
 template <class Tiles>
-void write_scores(Tiles& tiles, int rows, int64_t first, int count, float* scores, int64_t stride, float* maxima)
+void write_scores(Tiles& tiles, int rows, const Keys& keys, int count, float* scores, int64_t stride, float* maxima)
 {
     Floats largest_lanes[kMostRows], of_tile[kMostRows];
     std::fill_n(largest_lanes, rows, broadcast(-kInfinity));
     for (int done = 0; done < count; done += kLanes) {
         const int some = std::min(kLanes, count - done);
-        tiles.compute(first + done, some, of_tile);
+        tiles.compute(keys.after(done), some, of_tile);
         for (int row = 0; row < rows; ++row) {
             Floats score = of_tile[row];
             if (some < kLanes) {

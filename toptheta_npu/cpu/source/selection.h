@@ -26,6 +26,16 @@ struct HeadPart {
 // The maximum that exponents are taken relative to: where all scores are -inf, any number will do.
 inline float exponent_base(float maximum) { return maximum == -kInfinity ? 0.0F : maximum; }
 
+// The largest of scores that are not NaN.
+inline float largest_score(const float* scores, int padded)
+{
+    Floats lanes = broadcast(-kInfinity);
+    for (int first = 0; first < padded; first += kLanes) {
+        lanes = larger(load(scores + first), lanes);
+    }
+    return largest(lanes);
+}
+
 // The first key of the largest score; 0 where there is none but NaN.
 inline int32_t first_largest(const float* scores, int padded, float maximum)
 {

@@ -10,12 +10,13 @@
 #include <memory>
 #include <numeric>
 
-#include "columns.h"
-#include "int8_scores.h"
+#include "gates.h"
 #include "plan.h"
 #include "query_tokens.h"
 #include "row_result.h"
+#include "row_scores.h"
 #include "rows.h"
+#include "sample.h"
 #include "scales.h"
 #include "scores.h"
 #include "selection.h"
@@ -117,13 +118,17 @@ public:
                 write_empty_rows(b);
             }
         }
-        if (a_.placement == kPostSoftmax) {
+        const int64_t pairs = a_.batch * a_.key_value_heads;
+        if (a_.placement != kPreSoftmax) {
             threshold_of_row_ = std::make_unique<float[]>(static_cast<size_t>(a_.batch * a_.heads * a_.tokens));
+            gates_ = std::make_unique<Gates>(pairs);
         }
-        if (a_.placement == kPostSoftmax && a_.row_lse == nullptr) {
+        if (samples()) {
+            run_behind_gates(plan_.items(), [this](int64_t number) { attend_item(plan_.item(number)); });
+        } else if (a_.placement == kPostSoftmax && a_.row_lse == nullptr) {
             run_two_passes();
         } else {
-            for (int64_t pair = 0; threshold_of_row_ && pair < a_.batch * a_.key_value_heads; ++pair) {
+            for (int64_t pair = 0; threshold_of_row_ && pair < pairs; ++pair) {
                 find_thresholds(pair);
             }
             run_all(plan_.items(), [this](int64_t number) { attend_item(plan_.item(number)); });
@@ -146,12 +151,20 @@ private:
             place_size_ = std::max(place_size_, plan_.sequence(b).granules * item_rows_ * kept_score_stride());
         }
         kept_scores_.reset(new float[static_cast<size_t>(passes_->places() * place_size_)]);
-        run_all(passes_->turns(), [this](int64_t number) {
+        run_behind_gates(passes_->turns(), [this](int64_t number) {
             const TwoPasses::Turn turn = passes_->turn(number);
+            turn.is_second ? attend_scored_item(turn) : score_item(turn);
+        });
+    }
+
+    template <class Function>
+    void run_behind_gates(int64_t items, const Function& function)
+    {
+        run_all(items, [&](int64_t number) {
             try {
-                turn.is_second ? attend_scored_item(turn) : score_item(turn);
+                function(number);
             } catch (...) {
-                passes_->give_up();
+                gates_->give_up();
                 throw;
             }
         });
@@ -159,7 +172,7 @@ private:
 
     void attend_scored_item(const TwoPasses::Turn& turn)
     {
-        if (passes_->wait_for_opening(turn.pair)) {
+        if (gates_->wait_for(turn.pair)) {
             attend_item(plan_.item(turn.item));
             passes_->end_second(turn.pair);
         }
@@ -209,7 +222,7 @@ private:
 
     void score_item(const TwoPasses::Turn& turn)
     {
-        if (!passes_->wait_for_place(turn.pair)) {
+        if (!gates_->wait_until([&] { return passes_->is_place_free(turn.pair); })) {
             return;
         }
         const Item item = plan_.item(turn.item);
@@ -228,7 +241,7 @@ private:
         }
         if (passes_->end_first(turn.pair)) {
             find_thresholds(turn.pair);
-            passes_->open(turn.pair);
+            gates_->open(turn.pair);
         }
     }
 
@@ -246,17 +259,56 @@ private:
 
     void find_threshold(const Block& block, int row, int64_t item)
     {
-        const int64_t number = row_number(block.rows, row);
-        const float theta = given_threshold(block.rows, row);
-        double lse = 0.0;
         if (a_.row_lse != nullptr) {
-            lse = a_.row_lse[number];
-        } else {
-            const int64_t granules = plan_.sequence(block.rows.sequence).granules;
-            lse = log_sum(combine_masses(parts_of(item, block) + row, granules, item_rows_), block.rows.head(row));
+            set_threshold(block.rows, row, a_.row_lse[row_number(block.rows, row)]);
+            return;
         }
-        threshold_of_row_[number] =
+        const int64_t granules = plan_.sequence(block.rows.sequence).granules;
+        const RowMasses masses = combine_masses(parts_of(item, block) + row, granules, item_rows_);
+        set_threshold(block.rows, row, log_sum(masses, block.rows.head(row)));
+    }
+
+    void set_threshold(const QueryRows& rows, int row, double lse)
+    {
+        const float theta = given_threshold(rows, row);
+        threshold_of_row_[row_number(rows, row)] =
             theta <= 0.0F ? -kInfinity : static_cast<float>(std::log(static_cast<double>(theta)) + lse);
+    }
+
+    bool samples() const { return a_.placement == kSampledSoftmax; }
+    bool is_of_one_granule(int64_t b) const { return plan_.sequence(b).granules == 1; }
+
+    // Finds the thresholds of a KV head's rows from samples of their keys.
+    void find_sampled_thresholds(const Item& item, Scratch& scratch)
+    {
+        for (int number = 0; number < blocks_; ++number) {
+            QueryRows rows = block(item, number).rows;
+            float* scores = scratch.scores_of(rows.heads);
+            const int end = rows.first_token + rows.tokens;
+            for (rows.tokens = 1; rows.first_token < end; ++rows.first_token) {
+                const Sample sample(keys_of_token(a_, item.sequence, rows.first_token));
+                const Keys keys = sample.keys(plan_.sequence(item.sequence).start);
+                float maxima[kMostHeads];
+                note_scales(compute_row_scores<Element>(a_, rows, item.key_value_head, keys, sample.count(), scores,
+                                                        kScoreStride, maxima));
+                for (int row = 0; row < rows.heads; ++row) {
+                    set_threshold(rows, row, log_sum(sample.masses(scores + row * kScoreStride), rows.head(row)));
+                }
+            }
+        }
+    }
+
+    // The same where one granule has all keys, from the scores of a block.
+    void find_sampled_thresholds(const QueryRows& rows, const float* scores)
+    {
+        float sampled[kSampledKeys];
+        for (int first = 0; first < rows.count(); first += rows.heads) {
+            const Sample sample(keys_of_token(a_, rows.sequence, rows.token(first)));
+            for (int row = first; row < first + rows.heads; ++row) {
+                sample.pick(scores + row * kScoreStride, sampled);
+                set_threshold(rows, row, log_sum(sample.masses(sampled), rows.head(row)));
+            }
+        }
     }
 
     // The LSE of a whole row with its sink, which a row without any mass has not.
@@ -291,6 +343,11 @@ private:
     void attend_item(const Item& item)
     {
         Scratch& scratch = Scratch::of_this_thread();
+        const bool is_whole = is_of_one_granule(item.sequence);
+        if (samples() && !is_whole && item.granule == 0) {
+            find_sampled_thresholds(item, scratch);
+            gates_->open(pair_of(item));
+        }
         for (int number = 0; number < blocks_; ++number) {
             const Block block = this->block(item, number);
             if (passes_) {
@@ -300,6 +357,11 @@ private:
             float* scores = scratch.scores_of(block.rows.count());
             float maxima[kMostBlockRows];
             compute_scores(item, block, scores, kScoreStride, maxima);
+            if (samples() && is_whole) {
+                find_sampled_thresholds(block.rows, scores);
+            } else if (samples() && !gates_->wait_for(pair_of(item))) {
+                return;
+            }
             const int count = count_keys_of(item), padded = (count + kLanes - 1) / kLanes * kLanes;
             for (int row = 0; row < block.rows.count(); ++row) {
                 const bool keeps = maxima[row] > threshold(block.rows, row);
@@ -322,32 +384,10 @@ private:
             rows.first_token += token;
             rows.tokens = std::min(at_once, block.rows.tokens - token);
             const int row = token * rows.heads;
-            compute_scores(item, rows, scores + row * stride, stride, maxima + row);
+            note_scales(compute_row_scores<Element>(a_, rows, item.key_value_head, {first_key(item)},
+                                                    count_keys_of(item), scores + row * stride, stride, maxima + row));
             hide_later_keys(item, rows, scores + row * stride, stride, maxima + row);
         }
-    }
-
-    void compute_scores(const Item& item, const QueryRows& rows, float* scores, int64_t stride, float* maxima)
-    {
-        const int count = count_keys_of(item), padded = (count + kLanes - 1) / kLanes * kLanes;
-        if (a_.key_scale.are_there()) {
-            Int8Scores<Element> tiles(a_, rows, item.key_value_head);
-            write_scores(tiles, rows.count(), first_key(item), count, scores, stride, maxima);
-            note_scales(!tiles.has_bad_scale());
-            return;
-        }
-        const Rows<Element> keys(a_, a_.key, item.sequence, item.key_value_head);
-        const PackedQuery<Element> query(a_, rows);
-        if (keys.lie_by_columns()) {
-            ColumnScores<Element>(keys, query, static_cast<int>(a_.head_dim), static_cast<float>(a_.scale))
-                .compute(first_key(item), count, scores, stride);
-            for (int row = 0; row < rows.count(); ++row) {
-                maxima[row] = pad_scores(scores + row * stride, count, padded);
-            }
-            return;
-        }
-        TileScores<Element> tiles(keys, query, static_cast<float>(a_.scale));
-        write_scores(tiles, rows.count(), first_key(item), count, scores, stride, maxima);
     }
 
     // A token does not see the keys of the tokens behind it.
@@ -628,9 +668,10 @@ private:
     std::unique_ptr<HeadPart[]> parts_;          // [item_rows]
     std::unique_ptr<float[]> sums_;              // [item_rows][padded_dim], in the order of Element::load
     std::unique_ptr<int32_t[]> value_rows_;      // [blocks]
-  // post-softmax only
+  // where probabilities are compared
     std::unique_ptr<float[]> threshold_of_row_;  // [B, Hq, Sq] in score units
-    std::unique_ptr<TwoPasses> passes_;          // where no LSE was given
+    std::unique_ptr<Gates> gates_;               // per sequence and KV head: the thresholds of its rows
+    std::unique_ptr<TwoPasses> passes_;          // post-softmax, where no LSE was given
     std::unique_ptr<float[]> kept_scores_;       // [places][granules][item_rows][granule_rows], scores or weights
     int64_t place_size_ = 0;
     // per sequence and KV head: granules that are not done

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <memory>
-#include <thread>
 #include <vector>
 
 #include "plan.h"
@@ -44,21 +42,13 @@ public:
     int64_t places() const { return places_; }
     int64_t place(int64_t pair) const { return pair % places_; }
 
-    // Whether the place of a pair's scores is free now; false: the step was given up.
-    bool wait_for_place(int64_t pair) const
+    bool is_place_free(int64_t pair) const
     {
-        return pair < places_ || wait([&] { return at(pair - places_).unread.load(std::memory_order_acquire) == 0; });
+        return pair < places_ || at(pair - places_).unread.load(std::memory_order_acquire) == 0;
     }
-    // Whether this was the last of the pair's granules to be scored; then `open` the second pass.
+    // Whether this was the last of the pair's granules to be scored: then the second pass may begin.
     bool end_first(int64_t pair) { return at(pair).unscored.fetch_sub(1, std::memory_order_acq_rel) == 1; }
-    void open(int64_t pair) { at(pair).is_open.store(true, std::memory_order_release); }
-    bool wait_for_opening(int64_t pair) const
-    {
-        return wait([&] { return at(pair).is_open.load(std::memory_order_acquire); });
-    }
     void end_second(int64_t pair) { at(pair).unread.fetch_sub(1, std::memory_order_release); }
-    // Lets nobody wait for what will not come, after an exception.
-    void give_up() { is_given_up_.store(true, std::memory_order_relaxed); }
 
 private:
     struct Pair {
@@ -66,7 +56,6 @@ private:
         int64_t end_item;
         std::atomic<int64_t> unscored;
         std::atomic<int64_t> unread;
-        std::atomic<bool> is_open{false};
     };
 
     Pair& at(int64_t pair) { return pairs_[static_cast<size_t>(pair)]; }
@@ -94,22 +83,9 @@ private:
         }
     }
 
-    template <class Condition>
-    bool wait(const Condition& is_met) const
-    {
-        while (!is_met()) {
-            if (is_given_up_.load(std::memory_order_relaxed)) {
-                return false;
-            }
-            std::this_thread::yield();
-        }
-        return true;
-    }
-
     std::vector<Pair> pairs_;
     std::vector<Turn> turns_;
     int64_t places_ = 0;
-    std::atomic<bool> is_given_up_{false};
 };
 
 }  // namespace toptheta

@@ -16,7 +16,7 @@ inline bool are_thresholds_good(const Arguments& a)
     for (int64_t i = 0; i < count; ++i) {
         const float theta = a.threshold[i];
         // no probability is above 1; +inf keeps the largest element alone
-        if (theta != theta || (a.placement == kPostSoftmax && theta > 1.0F && theta < kInfinity)) {
+        if (theta != theta || (a.placement != kPreSoftmax && theta > 1.0F && theta < kInfinity)) {
             return false;
         }
     }
