@@ -72,14 +72,16 @@ def _one_probability(folder: Path, part: Part, other: Part, top_k: Sequence[str]
 
 def probabilities(part: Part, ours: Runs, theirs: Runs, top_k: Sequence[str]) -> Table:
     """Compare one probability for all heads with exact Top-k, in the same windows at the same V rows."""
+    arms = [arm for arm in part.arms if arm.name in ours.losses and arm.method != "dense"]
+    tails = [[tail(ours, arm.name)] for arm in arms]
+    known = any(each != [""] for each in tails)  # the percentiles of some runs were not kept
     rows = []
-    for arm in part.arms:
-        if arm.name in ours.losses and arm.method != "dense":
-            other = difference(ours, arm.name, theirs, top_k)
-            cell = "not measured there" if other is None else change_text(other)
-            value_rows, share = _reads(ours, arm)
-            rows.append([label(arm), value_rows, tail(ours, arm.name), share, loss_of(ours, arm.name), cell])
-    columns = ("method", "V rows", "p95 over mean", "of dense", "perplexity against dense",
+    for arm, own in zip(arms, tails, strict=True):
+        other = difference(ours, arm.name, theirs, top_k)
+        cell = "not measured there" if other is None else change_text(other)
+        value_rows, share = _reads(ours, arm)
+        rows.append([label(arm), value_rows, *(own if known else ()), share, loss_of(ours, arm.name), cell])
+    columns = ("method", "V rows", *(["p95 over mean"] if known else ()), "of dense", "perplexity against dense",
                "against Top-k with one k at these V rows")  # fmt: skip
     return Table(f"One probability for all heads, {len(ours.dense)} windows", columns, rows)
 
