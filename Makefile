@@ -45,7 +45,7 @@ endef
 REALLY := -q -o addopts='--import-mode=importlib --strict-markers' --durations=5
 
 .PHONY: demo test test-all test-long test-operator explore test-triton test-cuda test-vllm clean-vllm \
-  real-model test-real test-sanitizers test-aarch64 study-cut test-transformers-oldest test-oldest run-oldest lint docs benchmark train clean
+  real-model test-real test-sanitizers test-aarch64 test-transformers-oldest test-oldest run-oldest lint docs train clean
 
 demo: $(READY)
 	$(BIN)/toptheta demo
@@ -174,10 +174,6 @@ test-real: $(REAL_MODEL)/.ready $(GEMMA)/.ready $(VLLM)/.ready
 test-sanitizers: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(QUICKLY) -m sanitizers tests/cpu
 
-# a little of the evaluation study, with every command that it has
-study-cut: $(READY)
-	$(BIN)/python -m benchmarks.evaluation_study --cut
-
 # the CPU backend's code for AArch64, built by a cross compiler and run in an emulator
 test-aarch64: $(READY)
 	@if command -v aarch64-linux-gnu-g++ >/dev/null && command -v qemu-aarch64 >/dev/null; then \
@@ -193,10 +189,6 @@ lint: $(READY)
 # every example and command in the pages runs as it stands there, slow ones too, and the examples in docstrings
 docs: $(READY)
 	TOPTHETA_SLOW_COMMANDS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS) tests/test_documentation.py toptheta_npu
-
-# one page: every figure with its goal; about ten minutes
-benchmark: $(READY)
-	$(BIN)/python -m benchmarks.page
 
 train: $(READY)
 	$(BIN)/python examples/train_tiny_llama.py

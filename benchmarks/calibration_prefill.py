@@ -1,46 +1,40 @@
 """What a calibration takes against the plain forward pass of the same prompt: the embedded model, on two threads.
 
-    python -m benchmarks.calibration_prefill [--write]
+    python -m benchmarks.calibration_prefill
 
-With --write it renews docs/results/calibration.json and its table in docs/performance.md. About a minute on two cores,
-under Linux. Each calibration runs between two plain forward passes, and its ratio is formed with these two.
+About a minute on two cores, under Linux. Each calibration runs between two plain forward passes, and its ratio is
+formed with these two.
 """
 
 from __future__ import annotations
 
 import ctypes
-import json
 import re
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-import typer
-from rich.console import Console
 
 import toptheta_npu
-from benchmarks.tables import Goal, Table, renew
+from benchmarks.tables import Table, show
 from toptheta_npu.assets import load_tiny_llama
 from toptheta_npu.evaluation.corpus import token_windows
 from toptheta_npu.timing.clocks import summarise
-from toptheta_npu.timing.report import one_row_a_line
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
-RESULTS = PAGE.parent / "results" / "calibration.json"
 _LENGTH, _ROUNDS, _THREADS = 2048, 9, 2
 _FORWARD = "plain forward pass"
 _POOLED: Mapping[str, Any] = {"k": (32, 64, 128, 256, 512), "estimator": "pooled", "top_k_at_calibration": False}
-#: By its name in the table: the options of `calibrate`, and how many times as long as the plain forward pass at most.
-VARIANTS: Mapping[str, tuple[Mapping[str, Any], float | None]] = {
-    "Algorithm 1, k = 128": ({"k": 128}, 3.0),
-    "Algorithm 1, k = 128, one row in ten": ({"k": 128, "row_fraction": 0.1}, None),
-    "Algorithm 1, k = 128, dense attention": ({"k": 128, "top_k_at_calibration": False}, None),
-    "quantile 0.9, k = 128": ({"k": 128, "estimator": "quantile", "quantile": 0.9}, None),
-    "pooled, k = 128": ({"k": 128, "estimator": "pooled"}, None),
-    "pooled, k = 32 to 512, dense attention": (_POOLED, 2.2),
-    "pooled, k = 32 to 512, dense attention, one row in ten": ({**_POOLED, "row_fraction": 0.1}, 1.25),
+#: By its name in the table: the options of `calibrate`.
+VARIANTS: Mapping[str, Mapping[str, Any]] = {
+    "Algorithm 1, k = 128": {"k": 128},
+    "Algorithm 1, k = 128, one row in ten": {"k": 128, "row_fraction": 0.1},
+    "Algorithm 1, k = 128, dense attention": {"k": 128, "top_k_at_calibration": False},
+    "quantile 0.9, k = 128": {"k": 128, "estimator": "quantile", "quantile": 0.9},
+    "pooled, k = 128": {"k": 128, "estimator": "pooled"},
+    "pooled, k = 32 to 512, dense attention": _POOLED,
+    "pooled, k = 32 to 512, dense attention, one row in ten": {**_POOLED, "row_fraction": 0.1},
 }
 
 
@@ -62,7 +56,7 @@ def _measure(rounds: int) -> dict[str, dict[str, float]]:
         with torch.inference_mode():
             model(text)
 
-    calls = {name: _calibration(model, text, options) for name, (options, _) in VARIANTS.items()}
+    calls = {name: _calibration(model, text, options) for name, options in VARIANTS.items()}
     memory = {name: _peak_mib(call) for name, call in {_FORWARD: forward, **calls}.items()}
     ratios: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(rounds):
@@ -102,14 +96,6 @@ def _status_mib(name: str) -> float:
     return int(found[1]) / 1024
 
 
-def goals(figures: Mapping[str, Mapping[str, float]]) -> list[Goal]:
-    """Put the ratios beside their goals."""
-    return [
-        Goal(f"{name}: times as long as a plain forward pass", figures[name]["median"], limit)
-        for name, (_, limit) in VARIANTS.items()
-    ]
-
-
 def as_table(figures: Mapping[str, Mapping[str, float]]) -> Table:
     """Tabulate how many times as long as the plain forward pass each takes, and the memory."""
     rows = [[_FORWARD, "1.00", "", f"{figures[_FORWARD]['mib']:.0f}"]]
@@ -120,32 +106,5 @@ def as_table(figures: Mapping[str, Mapping[str, float]]) -> Table:
     return Table(title, ("", "times as long", "p10 to p90", "memory, MiB"), rows)
 
 
-def stored() -> dict[str, dict[str, float]]:
-    """Read the committed results."""
-    return json.loads(RESULTS.read_text())  # type: ignore[no-any-return]
-
-
-def tables() -> dict[str, Table]:
-    """Make the table of docs/performance.md from the committed results."""
-    return {"calibration": as_table(stored())}
-
-
-def keep(figures: Mapping[str, Mapping[str, float]]) -> None:
-    """Renew the committed results and their table."""
-    rounded = {name: {key: round(value, 3) for key, value in own.items()} for name, own in figures.items()}
-    RESULTS.write_text(one_row_a_line(rounded) + "\n")
-    renew(PAGE, tables())
-
-
-def main(
-    write: Annotated[bool, typer.Option("--write", help="Renew docs/results/calibration.json and its table.")] = False,
-) -> None:
-    """Measure, and print the table."""
-    figures = measure()
-    if write:
-        keep(figures)
-    Console(width=max(Console().width, 120)).print(as_table(figures).as_rich())
-
-
 if __name__ == "__main__":
-    typer.run(main)
+    show(as_table(measure()))

@@ -14,17 +14,15 @@ from typing import Any
 from unittest import mock
 
 import torch
-from rich.console import Console
 from torch import Tensor
 from torch.utils.benchmark import Timer
 
 import toptheta_npu
-from benchmarks.tables import Goal, goal_table
+from benchmarks.tables import Table, show
 from toptheta_npu import operator
 from toptheta_npu.cpu import library, operators
 from toptheta_npu.cpu.direct import CallCache
 
-GOAL_ALONE, GOAL_IN_PLACE = 15.0, 25.0  # microseconds
 _CALL = "operator(query, key, value, threshold)"
 
 
@@ -88,16 +86,14 @@ def measure() -> tuple[float, float]:
     return median_of(alone), median_of(in_place)
 
 
-def goals() -> list[Goal]:
-    """Measure the figures, and put them beside their goals."""
-    alone, in_place = measure()
-    return [
-        Goal(
-            "argument checks and dispatch alone, of a call that is not known, in a tight loop", alone, GOAL_ALONE, " µs"
-        ),
-        Goal("the operator over the native kernel that it calls, alternating", in_place, GOAL_IN_PLACE, " µs"),
+def as_table(alone: float, in_place: float) -> Table:
+    """Tabulate the figures."""
+    rows = [
+        ["argument checks and dispatch alone, of a call that is not known, in a tight loop", f"{alone:.2f} µs"],
+        ["the operator over the native kernel that it calls, alternating", f"{in_place:.2f} µs"],
     ]
+    return Table("Cost of a call on a CPU, one thread", ("", "time"), rows)
 
 
 if __name__ == "__main__":
-    Console().print(goal_table(goals(), title="Cost of a call on a CPU, one thread").as_rich())
+    show(as_table(*measure()))

@@ -20,11 +20,10 @@ from typing import Annotated, Any, NamedTuple
 
 import torch
 import typer
-from rich.console import Console
 from torch import Tensor
 from transformers import Cache, LlamaConfig, LlamaForCausalLM, StaticCache
 
-from benchmarks.tables import Goal, Table
+from benchmarks.tables import Table, show
 from toptheta_npu._files import check_writable, write_atomically
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.fallback.antiquant import token_scale
@@ -44,7 +43,6 @@ SHAPE: Mapping[str, Any] = {
     "intermediate_size": 8192, "vocab_size": 128256, "tie_word_embeddings": True, "max_position_embeddings": 131072,
 }  # fmt: skip
 BATCH, KEYS, K = 4, 32768, 128
-GOAL_OVER_DENSE, GOAL_OF_INT8_OVER_DENSE = 1.25, 1.55
 SPARSE, DENSE, SDPA, REST = "native top-θ", "native at θ=-inf", "SDPA of the model", "without attention"
 SPARSE_INT8, DENSE_INT8 = "native top-θ, int8 cache", "native at θ=-inf, int8 cache"
 SPARSE_CHANNELS = "native top-θ, int8 cache by channel"
@@ -259,24 +257,6 @@ def limit(figures: Mapping[str, Any]) -> float:
     return float((weights + 2 * keys) / (weights + keys + values))
 
 
-def over_dense(figures: Mapping[str, Any], form: str = SPARSE) -> float:
-    """Compute how many times as fast a step is as the same step at θ = -inf over a cache of 16 bits."""
-    seconds = figures["seconds"]
-    return float(seconds[DENSE]["median"] / seconds[form]["median"])
-
-
-def goals(figures: Mapping[str, Any]) -> list[Goal]:
-    """Put the figures beside their goals."""
-    step = "step of a model of 1.2 billion weights, 32768 keys"
-    wanted = {
-        SPARSE: GOAL_OVER_DENSE, SPARSE_INT8: GOAL_OF_INT8_OVER_DENSE, SPARSE_CHANNELS: GOAL_OF_INT8_OVER_DENSE,
-    }  # fmt: skip
-    return [
-        Goal(f"{step}, {form} over {DENSE}", over_dense(figures, form), goal, at_most=False)
-        for form, goal in wanted.items()
-    ]
-
-
 def as_table(figures: Mapping[str, Any]) -> Table:
     """Tabulate the times, one line per form."""
     seconds = figures["seconds"]
@@ -324,9 +304,7 @@ def main(
     figures = {"environment": dict(environment("cpu"))} | measure(make_decoder(), rounds=rounds)
     if json_file is not None:
         write_atomically(json_file, one_row_a_line(figures) + "\n")
-    console = Console(width=max(Console().width, 120))
-    for table in (as_table(figures), bytes_table(figures)):
-        console.print(table.as_rich())
+    show(as_table(figures), bytes_table(figures))
 
 
 if __name__ == "__main__":

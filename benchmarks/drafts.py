@@ -4,16 +4,15 @@
 
 The union: a prompt fills a cache, and the next 1 to 8 tokens of the text are verified in one call. Speed: the prompt is
 a passage twice and its beginning once more, which the model goes on to repeat, so that prompt lookup finds its drafts;
-dense and sparse answers, with drafts and without, take turns, and the prompt's call is not counted. What was found is
-in docs/results/drafts.json, and the tables of docs/transformers.md are renewed. Thresholds and texts are those of the
-study of the real model. Other programs on the same cores spoil the second part; ``--no-speed`` leaves it out.
+dense and sparse answers, with drafts and without, take turns, and the prompt's call is not counted. Thresholds and
+texts are those of the study of the real model. Other programs on the same cores spoil the second part; ``--no-speed``
+leaves it out.
 """
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,16 +25,16 @@ from transformers import PreTrainedModel
 
 from benchmarks.real_model_study import texts
 from benchmarks.real_model_study.analysis import Bounded, mean_of
+from benchmarks.real_model_study.models import load
 from benchmarks.real_model_study.settings import EMBEDDED, SCALES, Scale
-from benchmarks.tables import Table, renew, rounded
+from benchmarks.tables import Table, show
 from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
 from toptheta_npu.models import GrowingCache, sparsify
 from toptheta_npu.models.sparse import threshold_rule
 from toptheta_npu.thresholds import ThresholdTable
-from toptheta_npu.timing.environment import environment
+from toptheta_npu.timing.measure import TopThetaWrongResultError
 
 _ROOT = Path(__file__).resolve().parents[1]
-PAGE, RESULTS = _ROOT / "docs" / "transformers.md", _ROOT / "docs" / "results" / "drafts.json"
 #: Tokens that are verified together.
 TOKENS = (1, 2, 4, 8)
 #: Drafts of prompt lookup at a time.
@@ -76,7 +75,7 @@ TINY = Setting("embedded model", "python", replace(EMBEDDED, splits={"evaluation
 
 def count_unions(
     setting: Setting, model: PreTrainedModel, windows: texts.Windows, table: ThresholdTable
-) -> dict[str, Any]:
+) -> dict[int, float]:
     """Count the V rows that steps of several tokens need, as shares of their keys: means over layers and KV heads."""
     _, tokens = windows.of(setting.text, "evaluation", setting.length, setting.windows)
     shares: dict[int, list[float]] = {count: [] for count in TOKENS}
@@ -92,7 +91,7 @@ def count_unions(
                     shares[count].append(sum(counted) / len(counted) / cache.get_seq_length())
                     cache.crop(-count)
             print(f"{setting.title}: union of a window counted", flush=True)
-    return {str(count): mean_of(torch.tensor(found).numpy())._asdict() for count, found in shares.items()}
+    return {count: mean_of(torch.tensor(found).numpy()).value for count, found in shares.items()}
 
 
 @contextmanager
@@ -117,7 +116,11 @@ def counting_rows() -> Iterator[list[float]]:
 def time_answers(
     setting: Setting, model: PreTrainedModel, windows: texts.Windows, table: ThresholdTable, rounds: int, new: int
 ) -> dict[str, Any]:
-    """Time answers that repeat their prompt in turns, and hold those with drafts against those without."""
+    """Time answers that repeat their prompt in turns.
+
+    Raises:
+        TopThetaWrongResultError: an answer with drafts is not that without.
+    """
     _, passages = windows.of(setting.text, "evaluation", setting.passage, 1)
     prompt = torch.cat([passages, passages, passages[:, :_BEGUN]], 1)
     found: dict[str, list[Answer]] = {name: [] for name in WAYS}
@@ -127,17 +130,17 @@ def time_answers(
         print(f"{setting.title}: round {number} of {rounds}", flush=True)
     logs = {name: torch.tensor([each.seconds_per_token for each in own[1:]]).log() for name, own in found.items()}
     last = {name: own[-1] for name, own in found.items()}
+    for name in WAYS:
+        if last[name].tokens != last[without := name.removesuffix(", drafts")].tokens:
+            raise TopThetaWrongResultError(f"{setting.title}, {name}: expected the tokens of {without}, got others")
 
     def ratio(slower: str, quicker: str) -> Bounded:
         return Bounded(*(float(torch.tensor(each).exp()) for each in mean_of((logs[slower] - logs[quicker]).numpy())))
 
     return {
-        "prompt": prompt.shape[1], "k": setting.answer_k, "new_tokens": new, "rounds": rounds, "drafts": DRAFTS,
-        "tokens_per_call": {name: answer.tokens_per_call for name, answer in last.items()},
-        "same_tokens": {name: last[name].tokens == last[name.removesuffix(", drafts")].tokens for name in WAYS},
-        "over_dense_with_drafts": ratio("dense, drafts", "Top-θ, drafts")._asdict(),
-        "over_top_theta_alone": ratio("Top-θ", "Top-θ, drafts")._asdict(),
-        "over_dense": ratio("dense", "Top-θ, drafts")._asdict(),
+        "prompt": prompt.shape[1], "k": setting.answer_k, "tokens_per_call": last["Top-θ, drafts"].tokens_per_call,
+        "over_dense_with_drafts": ratio("dense, drafts", "Top-θ, drafts"),
+        "over_top_theta_alone": ratio("Top-θ", "Top-θ, drafts"), "over_dense": ratio("dense", "Top-θ, drafts"),
     }  # fmt: skip
 
 
@@ -183,34 +186,21 @@ def _answer(
     return Answer(out[0, prompt.shape[1] :].tolist(), (end - start) / left, left / calls)
 
 
-def tables(found: dict[str, Any]) -> dict[str, Table]:
-    """Tabulate what was found."""
-
-    def share(bounded: dict[str, float]) -> str:
-        return f"{100 * bounded['value']:.1f} %"
-
-    unions = [
-        [title, *(share(of["unions"][str(count)]) for count in TOKENS)]
-        for title, of in found["models"].items() if "unions" in of
-    ]  # fmt: skip
+def union_table(unions: Mapping[str, Mapping[int, float]]) -> Table:
+    """Tabulate the V rows that steps of several tokens need, by model."""
+    rows = [[title, *(f"{100 * share:.1f} %" for share in shares.values())] for title, shares in unions.items()]
     columns = ("V rows that a step needs, of its keys", *(f"{n} token{'s' * (n > 1)}" for n in TOKENS))
-    return {"drafts union": Table("Union of V rows", columns, unions), "drafts speed": _speeds(found)}
+    return Table("Union of V rows", columns, rows)
 
 
-def _speeds(found: dict[str, Any]) -> Table:
-    def text(bounded: dict[str, float]) -> str:
-        return Bounded(**bounded).text(2)
-
-    rows = []
-    for title, of in found["models"].items():
-        if "speed" not in of:
-            continue
-        speed = of["speed"]
-        rows.append([
-            f"{title}, {speed['prompt']} keys, k = {speed['k']}", f"{speed['tokens_per_call']['Top-θ, drafts']:.1f}",
-            f"**{text(speed['over_dense_with_drafts'])}**", f"**{text(speed['over_top_theta_alone'])}**",
-            text(speed["over_dense"]),
-        ])  # fmt: skip
+def speed_table(speeds: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Tabulate what drafts gain, by model."""
+    rows = [
+        [f"{title}, {speed['prompt']} keys, k = {speed['k']}", f"{speed['tokens_per_call']:.1f}",
+         f"**{speed['over_dense_with_drafts'].text(2)}**", f"**{speed['over_top_theta_alone'].text(2)}**",
+         speed["over_dense"].text(2)]
+        for title, speed in speeds.items()
+    ]  # fmt: skip
     columns = ("", "tokens per call", "over dense with drafts", "over Top-θ without", "over dense without")
     return Table("Speed with drafts", columns, rows)
 
@@ -226,25 +216,20 @@ def main(
     speed: Annotated[bool, typer.Option(help="Time answers.")] = True,
     real: Annotated[bool, typer.Option(help="Measure SmolLM2, too.")] = True,
 ) -> None:
-    """Measure, and renew the page."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"models": {}}
+    """Measure, and print the tables."""
     network, tokenizer = load_tiny_llama()
     chosen = [(TINY, network, tokenizer, None, load_tiny_llama_thresholds("pre_softmax"))]
     if real:
-        network = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
-        chosen.append((REAL, network, AutoTokenizer.from_pretrained(model), packages, ThresholdTable.load(table)))
+        network, tokenizer = load(model)
+        chosen.insert(0, (REAL, network, tokenizer, packages, ThresholdTable.load(table)))
+    counted, timed = {}, {}
     for setting, network, tokenizer, root, thresholds in chosen:
         windows = texts.Windows(tokenizer, root, setting.scale)
-        of = found["models"].setdefault(setting.title, {})
         if unions:
-            of["unions"] = count_unions(setting, network, windows, thresholds)
+            counted[setting.title] = count_unions(setting, network, windows, thresholds)
         if speed:
-            of["speed"] = time_answers(setting, network, windows, thresholds, rounds, new)
-        found["environment"] = environment("cpu")
-        RESULTS.write_text(json.dumps(rounded(found), indent=1) + "\n")
-    renew(PAGE, tables(found))
+            timed[setting.title] = time_answers(setting, network, windows, thresholds, rounds, new)
+    show(*([union_table(counted)] if unions else ()), *([speed_table(timed)] if speed else ()))
 
 
 if __name__ == "__main__":

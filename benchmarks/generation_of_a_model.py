@@ -1,16 +1,14 @@
 """Decode steps of generate() with a model of yours: by thresholds over dense ones, by length, batch and dtype.
 
-    python -m benchmarks.generation_of_a_model MODEL TABLE --text FILE [--text FILE ...] [--write]
+    python -m benchmarks.generation_of_a_model MODEL TABLE --text FILE [--text FILE ...]
 
 MODEL is a folder that transformers loads, TABLE its thresholds, and each FILE is text of at least as many tokens as the
-longest prompt; a batch takes one prompt from each of the first files. With --write it renews docs/results/generate.json
-and the tables of docs/performance.md. Other programs on the same cores spoil it; with --cpu-time, which needs
-OMP_NUM_THREADS=1, the processor time of the process counts, which they spoil less.
+longest prompt; a batch takes one prompt from each of the first files. Other programs on the same cores spoil it; with
+--cpu-time, which needs OMP_NUM_THREADS=1, the processor time of the process counts, which they spoil less.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,21 +17,16 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from rich.console import Console
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
-from benchmarks.tables import Table, renew, rounded
+from benchmarks.tables import Table, show
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.models import SparseRun, sparsify
 from toptheta_npu.thresholds import ThresholdTable
 from toptheta_npu.timing import end_to_end
 from toptheta_npu.timing.end_to_end import DENSE, GROWING, INFINITE, Variant
-from toptheta_npu.timing.environment import environment
-from toptheta_npu.timing.report import one_row_a_line
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
-RESULTS = PAGE.parent / "results" / "generate.json"
 PROMPTS, BATCHES, DTYPES, K = (256, 512, 1024, 1500, 3000, 6000), (1, 4), ("float32", "bfloat16"), 128
 _COUNTED_TOKENS = 4
 
@@ -99,28 +92,14 @@ def value_row_share(model: Any, table: ThresholdTable, tokens: Tensor, prompt: D
     return needed / sum(int(layer.keys.sum()) * layer.value_rows.shape[1] for layer in layers)
 
 
-def stored() -> dict[str, Any]:
-    """Read the committed figures."""
-    found: dict[str, Any] = json.loads(RESULTS.read_text())
-    return found
-
-
-def over_dense(result: Mapping[str, Any]) -> float:
-    """Compute how many times as fast a step by thresholds is as one of the model as it is."""
-    seconds = _seconds(result)
-    return seconds[DENSE] / seconds[f"k={K}"]
-
-
 def _seconds(result: Mapping[str, Any]) -> dict[str, float]:
     return {rate["name"]: rate["seconds_per_token"]["median"] for rate in result["rates"]}
 
 
-def tables(figures: Mapping[str, Any] | None = None) -> dict[str, Table]:
-    """Make the tables of docs/performance.md, by their places there, from the committed figures."""
-    figures = stored() if figures is None else figures
-    rows = [_row(result) for result in figures["results"]]
+def as_table(results: Sequence[Mapping[str, Any]]) -> Table:
+    """Tabulate gains over `generate()` as it is, and the bound of what the threshold is worth."""
     columns = ("dtype", "batch", "keys", "top-θ", "cache alone", "θ=-inf", "over θ=-inf", "bound", "share", "V rows")
-    return {"generate": Table("Steps of generate() over those of dense generate()", columns, rows)}
+    return Table("Steps of generate() over those of dense generate()", columns, [_row(result) for result in results])
 
 
 def _row(result: Mapping[str, Any]) -> list[str]:
@@ -141,36 +120,23 @@ def main(
     new_tokens: Annotated[int, typer.Option(min=2, help="Per variant and round.")] = 17,
     keys: Annotated[list[int] | None, typer.Option(help="Tokens in the prompts; may be given again.")] = None,
     cpu_time: Annotated[bool, typer.Option("--cpu-time", help="Count the processor time of one thread.")] = False,
-    write: Annotated[bool, typer.Option("--write", help="Renew docs/performance.md and its results.")] = False,
 ) -> None:
     """Measure all lengths, batches and dtypes, and print the table."""
     if cpu_time and torch.get_num_threads() > 1:
         raise typer.BadParameter("expected one thread, got more; set OMP_NUM_THREADS=1", param_hint="--cpu-time")
     clock = time.process_time if cpu_time else time.perf_counter
-    console, thresholds, lengths = Console(width=140), ThresholdTable.load(table), keys or PROMPTS
+    thresholds, lengths = ThresholdTable.load(table), keys or PROMPTS
     ids = prompts_of(AutoTokenizer.from_pretrained(model), text, max(lengths))
-    figures: dict[str, Any] = {
-        "model": model.name, "k": K, "rounds": rounds, "new_tokens": new_tokens, "clock": clock.__name__,
-        "environment": environment("cpu"), "results": [],
-    }  # fmt: skip
+    results = []
     for dtype in DTYPES:
         network = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype)).eval()
         for batch in [batch for batch in BATCHES if batch <= len(ids)]:
             prompt = end_to_end.prompt_cache(network, ids[:batch])
             for length in lengths:
                 options = {"rounds": rounds, "new_tokens": new_tokens, "clock": clock}
-                result = measure(network, thresholds, ids[:batch, :length], prompt, **options)
-                figures["results"].append(rounded(result))
-                console.print(*_row(figures["results"][-1]))
-                if write:
-                    keep(figures)
-    console.print(tables(figures)["generate"].as_rich())
-
-
-def keep(figures: Mapping[str, Any]) -> None:
-    """Write the figures to docs/results, and renew the table of docs/performance.md."""
-    RESULTS.write_text(one_row_a_line(figures) + "\n")
-    renew(PAGE, tables(figures))
+                results.append(measure(network, thresholds, ids[:batch, :length], prompt, **options))
+                print(*_row(results[-1]), flush=True)
+    show(as_table(results))
 
 
 if __name__ == "__main__":

@@ -3,9 +3,8 @@
     python -m benchmarks.int8_caches --model build/real-model/smollm2 --table TABLE.theta --texts FOLDER
 
 A window's prefix fills a cache of each kind; then its last tokens are predicted by dense attention and by thresholds,
-each row as its decode step would. What is measured is kept line by line in docs/results/int8_caches_*.jsonl, from which
-the table of docs/transformers.md is renewed; a run that was stopped goes on. Thresholds and texts are those of the
-study of the real model.
+each row as its decode step would. What is measured is kept line by line in docs/results/int8_caches_*.jsonl, so that a
+run that was stopped goes on. Thresholds and texts are those of the study of the real model.
 """
 
 from __future__ import annotations
@@ -25,16 +24,17 @@ from transformers.cache_utils import Cache
 
 from benchmarks.real_model_study import texts
 from benchmarks.real_model_study.analysis import Bounded, mean_of, percent
+from benchmarks.real_model_study.models import load
 from benchmarks.real_model_study.results import Lines, read
 from benchmarks.real_model_study.settings import EMBEDDED, SCALES, Scale, environment
-from benchmarks.tables import Table, renew
+from benchmarks.tables import Table, show
 from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
 from toptheta_npu.evaluation.sweep import table_digest
 from toptheta_npu.models import Int8Cache, calibrate_cache_scales, sparsify
 from toptheta_npu.thresholds import ThresholdTable
 
 _ROOT = Path(__file__).resolve().parents[1]
-PAGE, RESULTS = _ROOT / "docs" / "transformers.md", _ROOT / "docs" / "results"
+RESULTS = _ROOT / "docs" / "results"
 #: Kinds of caches; the first is that of the model's own dtype.
 OWN, PER_ROW, PER_CHANNEL = "own", "int8, a scale per row", "int8, a scale per channel"
 CACHES = (OWN, PER_ROW, PER_CHANNEL)
@@ -167,24 +167,17 @@ def main(
     table: Annotated[Path, typer.Option(help="Its thresholds.")] = _ROOT / "build/real_model/pre_softmax_4096.theta",
     packages: Annotated[Path, typer.Option("--texts", help="Folder of the study's packages.")] = _ROOT
     / "build/real_model/packages/root",
-    stored: Annotated[bool, typer.Option("--stored", help="Measure nothing, renew the page.")] = False,
+    stored: Annotated[bool, typer.Option("--stored", help="Measure nothing, print the table.")] = False,
 ) -> None:
-    """Measure what is missing, and renew the page."""
+    """Measure what is missing, and print the table."""
     if not stored:
         network, tokenizer = load_tiny_llama()
         windows = texts.Windows(tokenizer, None, TINY.scale)
         measure(TINY, network, windows, load_tiny_llama_thresholds("pre_softmax"), RESULTS / TINY.file)
-        network, tokenizer = _load(model)
+        network, tokenizer = load(model)
         windows = texts.Windows(tokenizer, packages, REAL.scale)
         measure(REAL, network, windows, ThresholdTable.load(table), RESULTS / REAL.file)
-    renew(PAGE, {"int8 caches": table_of()})
-
-
-def _load(folder: Path) -> tuple[PreTrainedModel, Any]:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    network = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    return network, AutoTokenizer.from_pretrained(folder)
+    show(table_of())
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """Draws the two pictures of README.md: what the method does to one row of attention, and what a model loses by it.
 
-The row is one of the embedded model's, with its thresholds as they ship. `benchmarks.readme` draws both.
+    python -m benchmarks.pictures
+
+The row is one of the embedded model's, with its thresholds as they ship; the losses are those of docs/real-model.md.
 """
 
 from __future__ import annotations
@@ -14,12 +16,14 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.real_model_study import comparisons
+from benchmarks.real_model_study.__main__ import RESULTS
 from benchmarks.real_model_study.analysis import Runs, mean_of, percent
-from benchmarks.real_model_study.settings import HEADLINE, Arm
+from benchmarks.real_model_study.settings import HEADLINE, TAU, Arm
 from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
 from toptheta_npu.evaluation import corpus
 from toptheta_npu.evaluation.figures.style import COLOURS, finish, grid, headline, style
 
+PICTURES = Path(__file__).resolve().parents[1] / "docs" / "pictures"
 KEPT, DROPPED = COLOURS[1], "#B0B0B0"
 #: The row that is drawn: its keys, the k of its threshold, and where it is in the embedded model.
 KEYS, K, LAYER, HEAD = 512, 32, 3, 7
@@ -139,3 +143,16 @@ def draw_loss(runs: Runs, uncalibrated: Runs, file: Path) -> None:
     title = f"{100 * share:.0f} % of V is enough to lose only {loss.value:.1f} %"
     headline(figure, f"SmolLM2-135M, {HEADLINE.length} tokens of prose: {title}")
     figure.savefig(file, dpi=120)
+
+
+def main() -> None:
+    """Draw both."""
+    draw_method(row_of_the_embedded_model(), PICTURES / "method.png")
+    losses = comparisons.beside(RESULTS, HEADLINE, TAU)
+    if losses is None:
+        raise LookupError(f"{RESULTS}: no results of {HEADLINE.name} and {TAU.name}")
+    draw_loss(*losses, PICTURES / "loss.png")
+
+
+if __name__ == "__main__":
+    main()

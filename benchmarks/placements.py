@@ -1,24 +1,23 @@
 """What thresholds after the softmax gain on a CPU, and before it: the same rows by probabilities and by scores.
 
-    python -m benchmarks.placements --write
+    python -m benchmarks.placements
 
 `sparsify(model, tau=...)` compares probabilities. All rows run in the same rounds over cold caches.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 import typer
-from rich.console import Console
 
-from benchmarks.tables import renew, rounded
+from benchmarks.tables import rounded, show
 from toptheta_npu import incremental_attention, incremental_attention_with_stats
+from toptheta_npu._files import check_writable, write_atomically
 from toptheta_npu._tables import Table
 from toptheta_npu.fallback.reference import attention_scores
 from toptheta_npu.fallback.sampled import sampled_lse
@@ -28,8 +27,6 @@ from toptheta_npu.timing.inputs import Inputs, count_copies, make_inputs
 from toptheta_npu.timing.report import one_row_a_line, short_name
 from toptheta_npu.timing.shapes import Shape, parse_shape
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
-RESULTS = PAGE.parent / "results" / "placements.json"
 SHAPES = (
     "heads=32/8,n=2048,k=128,dtype=bfloat16", "heads=32/8,n=8192,k=128,dtype=bfloat16",
     "heads=32/8,n=32768,k=512,dtype=bfloat16", "heads=48/48,n=2048,k=128,dtype=bfloat16",
@@ -81,31 +78,26 @@ def _probability_by_sample(inputs: Inputs, key: torch.Tensor) -> torch.Tensor:
     return (inputs.threshold - sampled_lse(scores, counts, torch.zeros_like(counts))).exp()
 
 
-def gains() -> tuple[list[float], ...]:
-    """List how many times as fast as reading all of V the stored shapes are: by scores, probabilities, and a sample."""
-    rows = json.loads(RESULTS.read_text())["rows"]
+def as_table(found: Sequence[Mapping[str, Any]]) -> Table:
+    """Tabulate how many times as fast as reading all of V each placement is."""
     names = ("pre_softmax", "post_softmax", "sampled")
-    return tuple([row["dense"] / row[name] for row in rows] for name in names)
-
-
-def tables() -> dict[str, Table]:
-    """Make the table by the name of its place, from the committed results."""
-    shapes = [short_name(parse_shape(row["shape"])) for row in json.loads(RESULTS.read_text())["rows"]]
-    rows = [[shape, *(f"{gain:.2f}" for gain in both)] for shape, *both in zip(shapes, *gains(), strict=True)]
+    rows = [
+        [short_name(parse_shape(row["shape"])), *(f"{row['dense'] / row[name]:.2f}" for name in names)] for row in found
+    ]
     columns = ("shape", "by scores", "by probabilities, as with tau", 'tau by a sample, lse="sampled"')
-    return {"placements": Table("By placement", columns, rows)}
+    return Table("By placement", columns, rows)
 
 
 def main(
-    write: Annotated[bool, typer.Option("--write", help="Renew docs/performance.md and its results.")] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures here.")] = None,
 ) -> None:
     """Measure, and print how many times as fast as reading all of V each placement is."""
+    if json_file is not None:
+        check_writable(json_file, "--json")
     found = [rounded(measure(parse_shape(text), cache_bytes("cpu"), _ROUNDS)) for text in SHAPES]
-    if write:
-        RESULTS.write_text(one_row_a_line({"environment": environment("cpu"), "rows": found}) + "\n")
-        renew(PAGE, tables())
-    for row in found:
-        Console().print(row)
+    if json_file is not None:
+        write_atomically(json_file, one_row_a_line({"environment": environment("cpu"), "rows": found}) + "\n")
+    show(as_table(found))
 
 
 if __name__ == "__main__":

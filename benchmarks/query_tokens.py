@@ -1,9 +1,9 @@
 """The native CPU kernel with several query tokens in a step, against one token and against itself at θ = -inf.
 
-    python -m benchmarks.query_tokens [--query-tokens 4] [--level avx2]... [--write]
+    python -m benchmarks.query_tokens [--query-tokens 4] [--level avx2]...
 
-With --write it renews docs/results/cpu/query_tokens.json and the table of docs/performance.md. Every row of a table
-comes from one interleaved run, and each level of instructions runs in a process of its own. Two minutes on two cores.
+Every row of the table comes from one interleaved run, and each level of instructions runs in a process of its own. Two
+minutes on two cores.
 """
 
 from __future__ import annotations
@@ -19,30 +19,23 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from rich.console import Console
 from torch import Tensor
 
-from benchmarks.tables import Goal, Table, renew, rounded
+from benchmarks.tables import Table, rounded, show
 from toptheta_npu import incremental_attention, incremental_attention_with_stats, use_backend
 from toptheta_npu.cpu import instruction_sets, library
 from toptheta_npu.cpu.build import best_library
 from toptheta_npu.timing.clocks import interleaved_medians
-from toptheta_npu.timing.environment import cache_bytes, environment
+from toptheta_npu.timing.environment import cache_bytes
 from toptheta_npu.timing.inputs import count_copies, make_inputs
 from toptheta_npu.timing.measure import TopThetaWrongResultError, relative_error
 from toptheta_npu.timing.shapes import Shape
 
 _ROOT = Path(__file__).resolve().parents[1]
-PAGE, RESULTS = _ROOT / "docs" / "performance.md", _ROOT / "docs" / "results" / "cpu" / "query_tokens.json"
 SHAPES = (Shape(1, 32, 8, n=8192, k=128, dtype="bfloat16"), Shape(1, 48, 48, n=2048, k=128, dtype="bfloat16"))
 LEVELS = ("avx512_bf16", "avx2")
 #: How much of a token's query the next one shares: queries of their own, and neighbours in a text.
 OVERLAPS = {"independent": 0.0, "alike": 0.95}
-#: By heads and level: over θ = -inf at the least, times the step of one token at the most. Of cold calls.
-GOALS = {
-    ("32/8", "avx512_bf16"): (1.3, 2.0), ("32/8", "avx2"): (1.3, 3.3),
-    ("48/48", "avx512_bf16"): (1.4, 1.6), ("48/48", "avx2"): (1.4, 1.6),
-}  # fmt: skip
 _CACHES = ("cold", "hot")
 _ROUNDS = 31
 _TOLERANCE = 2e-2  # of bfloat16 outputs
@@ -101,36 +94,12 @@ def measure(tokens: int) -> list[dict[str, Any]]:
 def measure_levels(tokens: int, levels: Sequence[str]) -> dict[str, Any]:
     """Measure each level in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.query_tokens", "--query-tokens", str(tokens), "--here"]
-    results: dict[str, Any] = {"environment": dict(environment("cpu")), "levels": {}}
+    results: dict[str, Any] = {}
     for level in levels:
         settings = os.environ | {instruction_sets.VARIABLE: level}
         done = subprocess.run(command, check=True, cwd=_ROOT, env=settings, stdout=subprocess.PIPE, text=True)
-        results["levels"][level] = json.loads(done.stdout)
+        results[level] = json.loads(done.stdout)
     return results
-
-
-def tables() -> dict[str, Table]:
-    """Make the table of docs/performance.md from the committed results, by its place."""
-    return {"cpu query tokens": as_table(stored())}
-
-
-def stored() -> dict[str, Any]:
-    """Read the committed results."""
-    return json.loads(RESULTS.read_text())  # type: ignore[no-any-return]
-
-
-def goals(results: dict[str, Any]) -> list[Goal]:
-    """Put the gains and times of cold calls beside their goals."""
-    found = []
-    for level, result in _by_level(results):
-        gain, times = _gain_and_times(result["seconds"]["cold"])
-        least, most = GOALS[_words(result)["heads"], level]
-        name = f"{_name(result)}, {level}"
-        found += [
-            Goal(f"{name}: over θ=-inf", gain, least, at_most=False),
-            Goal(f"{name}: times the step of one token", times, most),
-        ]
-    return found
 
 
 def as_table(results: dict[str, Any]) -> Table:
@@ -148,7 +117,7 @@ def as_table(results: dict[str, Any]) -> Table:
                 f"{1e3 * seconds['tokens']:.2f}", f"{1e3 * seconds['one']:.2f}",
                 f"{1e3 * seconds['read of K'] * of_tokens:.2f}",
             ])  # fmt: skip
-    tokens = {result["tokens"] for compared in results["levels"].values() for result in compared}
+    tokens = {result["tokens"] for compared in results.values() for result in compared}
     columns = (
         "shape, bfloat16", "level", "cache", "V rows, 1 → Sq", "over θ=-inf", "bound", "times one token", "bound", "ms",
         "one token, ms", "its bytes read, ms",
@@ -157,7 +126,7 @@ def as_table(results: dict[str, Any]) -> Table:
 
 
 def _by_level(results: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    return ((level, result) for level, compared in results["levels"].items() for result in compared)
+    return ((level, result) for level, compared in results.items() for result in compared)
 
 
 def _gain_and_times(seconds: dict[str, float]) -> tuple[float, float]:
@@ -177,7 +146,6 @@ def _name(result: dict[str, Any]) -> str:
 def main(
     query_tokens: Annotated[int, typer.Option(min=2, max=16, help="Sq.")] = 4,
     level: Annotated[list[str] | None, typer.Option(help="A level of instructions.  [default: those it has]")] = None,
-    write: Annotated[bool, typer.Option("--write", help="Renew docs/performance.md and docs/results/cpu.")] = False,
     here: Annotated[bool, typer.Option("--here", help="Print what this process's level takes, as JSON.")] = False,
 ) -> None:
     """Measure steps of several query tokens on this CPU."""
@@ -186,10 +154,7 @@ def main(
         print(json.dumps(rounded(measure(query_tokens))))
         return
     results = measure_levels(query_tokens, level or [each for each in LEVELS if each in instruction_sets.available()])
-    if write:
-        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
-        renew(PAGE, tables())
-    Console(width=180).print(as_table(results).as_rich())
+    show(as_table(results))
 
 
 if __name__ == "__main__":

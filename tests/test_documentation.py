@@ -12,7 +12,6 @@ import pytest
 import tomllib
 import yaml
 
-from benchmarks import demo_tables
 from tests.markdown import PAGES, ROOT, Block, Command, anchors, blocks, code_spans, commands, links, name_of
 from tests.tiers import full
 
@@ -138,10 +137,6 @@ def test_pages_name_make_targets_that_exist() -> None:
     named = {name for text in shown for name in re.findall(r"^make ([\w-]+)", text)}
     assert named
     assert named <= targets
-
-
-def test_results_page_shows_the_committed_results() -> None:
-    assert demo_tables.table(demo_tables.committed()).as_markdown() in (ROOT / "docs/results.md").read_text()
 
 
 def test_functions_named_by_the_method_page_exist() -> None:

@@ -1,56 +1,46 @@
-"""Models the kernel on all calls that the pages tell of: modelled and uncalibrated, never a latency of a device.
+"""All that the pages show of the modelled kernel: modelled and uncalibrated, never a latency of a device.
 
-    python -m benchmarks.modelled.pages [--write]
+    python -m benchmarks.modelled.pages [--stored] [--write]
 
-Prints the tables, of which docs/kernel.md shows the rows that decide something. With --write it also renews the table
-of docs/performance.md, the figures behind all of them in docs/results/modelled_kernel.json, and the picture of the
-timeline; `python -m benchmarks.goals_page` then renews docs/goals.md. Each shape runs with exactly k kept per head (the
-threshold lies between the k-th and the next score) and at theta = -inf, which is the same kernel as dense attention.
+Prints the tables of docs/kernel.md, docs/performance.md and docs/goals.md. With --write it also renews what the tests
+hold the kernel against, docs/results/modelled_kernel.json, and the picture of the timeline. Each shape runs with
+exactly k kept per head (the threshold lies between the k-th and the next score) and at theta = -inf, which is the same
+kernel as dense attention.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
+from itertools import chain
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from benchmarks.tables import Table, renew
+from benchmarks.tables import goal_table, show
 
 from . import tables
-from .figures import FILE, Figures, collect, load, save
+from .figures import FILE, collect, load, save
 from .timeline import plot_timeline
 
-_ROOT = Path(__file__).resolve().parents[2]
 COMMAND = "python -m benchmarks.modelled.pages --write"
 
 
-def page_tables(figures: Figures) -> Mapping[Path, Mapping[str, Table]]:
-    """Make the tables of each page, by the names of their places there."""
-    return {_ROOT / "docs" / "performance.md": tables.performance_tables(figures)}
-
-
 def main(
-    write: Annotated[bool, typer.Option("--write", help="Renew the pages, their figures and the picture.")] = False,
+    stored: Annotated[bool, typer.Option("--stored", help="Model nothing; print what is stored.")] = False,
+    write: Annotated[bool, typer.Option("--write", help="Renew the stored figures and the picture.")] = False,
 ) -> None:
     """Model the kernel on all calls of the pages."""
-    console = Console(width=max(Console().width, 120))
-    figures, traces = collect()
-    if write:
-        save(figures)
-        plot_timeline(traces, FILE.with_name("modelled_timeline.png"))
-        figures = load()
-    console.print("Every time is modelled and uncalibrated, in microseconds; none is a device's.")
-    for table in tables.kernel_tables(figures).values():
-        console.print(table.as_rich())
-    for page, own in page_tables(figures).items():
-        for table in own.values():
-            console.print(table.as_rich())
+    if stored and write:
+        raise typer.BadParameter("expected one of --stored and --write, got both", param_hint="--stored")
+    if not stored:
+        figures, traces = collect()
         if write:
-            renew(page, own)
-            console.print(f"{page.relative_to(_ROOT)} renewed")
+            save(figures)
+            plot_timeline(traces, FILE.with_name("modelled_timeline.png"))
+    if stored or write:
+        figures = load()
+    print("Every time is modelled and uncalibrated, in microseconds; none is a device's.\n")
+    show(*tables.kernel_tables(figures), tables.performance_table(figures))
+    show(goal_table(chain(*figures.goals().values())))
 
 
 if __name__ == "__main__":

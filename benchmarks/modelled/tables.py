@@ -47,27 +47,23 @@ _BANDS = {
 }  # fmt: skip
 
 
-def kernel_tables(figures: Figures) -> dict[str, Table]:
-    """Make the tables of the kernel by itself, by their names; docs/kernel.md has rows of them."""
+def kernel_tables(figures: Figures) -> list[Table]:
+    """Make the tables of docs/kernel.md, in its order."""
     calls = figures.calls
-    return {
-        "layouts": layout_table(), "constants": constant_table(figures.constants),
-        "paper": paper_table(figures.paper), "traffic": traffic_table(figures.paper),
-        "ledger": ledger_table(figures.ledger), "vector": vector_table(figures.vector_work),
-        "lengths": length_table([calls[call] for call in LENGTHS]),
-        "densities": density_table([calls[call] for call in DENSITIES]),
-        "crossover": crossover_table([calls[call] for call in DENSITIES]),
-        "uneven": uneven_table(calls[UNEVEN], figures.paper), "grouped": grouped_table([calls[c] for c in GROUPED]),
-        "grouped_int8": grouped_table([calls[call] for call in GROUPED_INT8]),
-        "tokens": token_table([(calls[call], calls[one]) for call, one in TOKENS.items()]),
-        "modes": mode_table(figures),
-    }  # fmt: skip
+    return [
+        layout_table(), constant_table(figures.constants), paper_table(figures.paper), traffic_table(figures.paper),
+        ledger_table(figures.ledger), vector_table(figures.vector_work),
+        length_table([calls[call] for call in LENGTHS]), density_table([calls[call] for call in DENSITIES]),
+        crossover_table([calls[call] for call in DENSITIES]), uneven_table(calls[UNEVEN], figures.paper),
+        grouped_table([calls[call] for call in GROUPED]), grouped_table([calls[call] for call in GROUPED_INT8]),
+        token_table([(calls[call], calls[one]) for call, one in TOKENS.items()]), mode_table(figures),
+    ]  # fmt: skip
 
 
-def performance_tables(figures: Figures) -> dict[str, Table]:
-    """Make the tables of docs/performance.md, by the names of their places there."""
+def performance_table(figures: Figures) -> Table:
+    """Make the table of docs/performance.md."""
     rows = [[*decode.shape_cells(call.shape), *decode.cells(figures.calls[call])] for call in DEFAULT]
-    return {"modelled": Table("The kernel on the host model", (*decode.SHAPE_COLUMNS, *decode.COLUMNS), rows)}
+    return Table("The kernel on the host model", (*decode.SHAPE_COLUMNS, *decode.COLUMNS), rows)
 
 
 def constant_table(constants: Mapping[str, Sequence[float]]) -> Table:

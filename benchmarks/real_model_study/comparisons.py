@@ -1,4 +1,4 @@
-"""Comparisons that the words and the tables of the page share, from the results that are kept."""
+"""Comparisons that tables and pictures share, from the results that are kept."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from benchmarks.real_model_study import results
 from benchmarks.real_model_study.analysis import Bounded, Runs, mean_of, percent
 from benchmarks.real_model_study.settings import EQUAL_KS, TAU, Part, equal
 from toptheta_npu.errors import TopThetaValueError
-
-MISSING = "not measured yet"
 
 EQUAL_THETA = tuple(arm.name for arm in equal(EQUAL_KS) if arm.method == "top-theta")
 EQUAL_TOP_K = tuple(arm.name for arm in equal(EQUAL_KS) if arm.method == "top-k")
@@ -58,5 +56,5 @@ def tail(runs: Runs, arm: str) -> str:
     return f"{statistics.mean(ratios):.1f}" if ratios else ""
 
 
-def change_text(found: Bounded | None) -> str:
-    return MISSING if found is None else found.text(sign=True, unit=" %")
+def change_text(found: Bounded) -> str:
+    return found.text(sign=True, unit=" %")

@@ -54,6 +54,23 @@ class Arm:
         return self.method + k + (f", bytes of {self.like}" if self.like else "")
 
 
+def label(arm: Arm) -> str:
+    """Name an arm for people.
+
+    Example:
+        >>> label(Arm("top-theta", 64)), label(Arm("pages", like="tau:tau=0.0003"))
+        ('Top-θ, k = 64', 'pages (Quest), bytes of tau=0.0003')
+    """
+    name, _, options = arm.method.partition(":")
+    title = {"top-theta": "Top-θ", "top-k": "Top-k", "blasst": "BLASST", "pages": "pages (Quest)"}.get(name, name)
+    if arm.like:
+        return f"{title}, bytes of {arm.like.removeprefix('tau:')}"
+    if name == "tau":
+        return options.replace(",", ", ")
+    extra = f", {options.replace(',', ', ')}" if options else ""
+    return title + (f", k = {arm.k}" if arm.k else "") + extra
+
+
 @dataclass(frozen=True)
 class Part:
     """Windows of one text and length under some methods, with one kind of thresholds: a file of results."""
@@ -157,29 +174,6 @@ ANSWERS = Answered(20, 2048, 6144, 300, _SHARES)
 
 
 @dataclass(frozen=True)
-class Costs:
-    """What is timed and counted of a calibration.
-
-    Attributes:
-        length: tokens of a window.
-        timed: windows that are timed, ``repeats`` times.
-        fractions: shares of the rows, descending.
-        needed: numbers of windows that make thresholds.
-        checked: windows that these are judged by.
-    """
-
-    length: int
-    timed: int
-    repeats: int
-    fractions: tuple[float, ...]
-    needed: tuple[int, ...]
-    checked: int
-
-
-COSTS = Costs(2048, 2, 3, (1.0, 1 / 4, 1 / 16), (1, 2, 4, 8, 12), 4)
-
-
-@dataclass(frozen=True)
 class Scale:
     """How much is measured.
 
@@ -212,12 +206,6 @@ SCALES = {
 EMBEDDED = Scale(
     (Part("python", 1024, 0, (), positions=256),),
     splits={"thresholds": 4}, ks=(8, 16, 32, 64, 128, 256), first_layers_k=128,
-)  # fmt: skip
-#: A little of everything, on the embedded model, whose text is Python's library.
-CUT = Scale(
-    (Part("python", 512, 2, (DENSE, *equal((32, 64)), Arm("tau:tau=0.003")), positions=64),),
-    splits={"thresholds": 2, "check": 2, "evaluation": 2}, ks=(8, 32, 64, 128),
-    first_layers_k=64, least_characters=20_000,
 )  # fmt: skip
 
 

@@ -11,8 +11,7 @@ import numpy as np
 
 from benchmarks.real_model_study import results
 from benchmarks.real_model_study.analysis import mean_of
-from benchmarks.real_model_study.labels import label
-from benchmarks.real_model_study.settings import ANSWERS, DENSE, QUESTIONS, Arm
+from benchmarks.real_model_study.settings import ANSWERS, DENSE, QUESTIONS, Arm, label
 from toptheta_npu._tables import Table
 from toptheta_npu.evaluation.measurement import Measurement
 from toptheta_npu.evaluation.reads import Reads

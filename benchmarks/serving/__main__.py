@@ -7,9 +7,9 @@
     build/vllm/bin/python -m benchmarks.serving real [--rounds 15] [--model FOLDER] [--texts FOLDER] ...
 
 It needs the environment of ``make test-vllm``. Without names those of the first line run. It writes
-docs/results/serving.json, where parts that did not run stay as they are, and the tables of docs/serving.md. On two
-cores the schedules of an engine take ten minutes, and the others of the first line together six; speeds are ratios of
-interleaved rounds in one process. ``real`` needs the model of ``make real-model``.
+docs/results/serving.json, where parts that did not run stay as they are, and prints the tables of docs/serving.md. On
+two cores the schedules of an engine take ten minutes, and the others of the first line together six; speeds are ratios
+of interleaved rounds in one process. ``real`` needs the model of ``make real-model``.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from benchmarks.serving.real import Setting, compare_real
 from benchmarks.serving.schedules import ENGINES, run_schedules
 from benchmarks.serving.soak import failures, soak
 from benchmarks.serving.tables import as_tables
-from benchmarks.tables import renew
+from benchmarks.tables import show
 from toptheta_npu.timing.report import one_row_a_line
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "serving.md"
-RESULTS = PAGE.parent / "results" / "serving.json"
-BUILD = PAGE.parents[1] / "build"
+_ROOT = Path(__file__).resolve().parents[2]
+RESULTS = _ROOT / "docs" / "results" / "serving.json"
+BUILD = _ROOT / "build"
 MODEL, STUDY = BUILD / "real-model" / "smollm2", BUILD / "real_model"
 
 
@@ -122,9 +122,7 @@ def main(
             found[part.value] = result | {"on": machine()}
             out.parent.mkdir(parents=True, exist_ok=True)
             out.write_text(one_row_a_line(found) + "\n")
-        typer.echo(json.dumps({part.value: found[part.value]}, indent=1, ensure_ascii=False))
-    if out == RESULTS:
-        renew(PAGE, as_tables(found))
+    show(*as_tables(found).values())
     if failed(found):
         raise typer.Exit(1)
 

@@ -12,7 +12,7 @@ from toptheta_npu.evaluation.verdict import student_quantile
 
 
 def as_tables(found: Mapping[str, Any]) -> dict[str, Table]:
-    """Make the tables of the parts that were run, by the names of their places in the page."""
+    """Make the tables of the parts that were run, by their names."""
     tables = {
         "equality": _equality, "load": _load, "memory": _memory, "schedules": _schedules, "soak": _soak, "real": _real,
         "break-even": _break_even, "int8": _int8,

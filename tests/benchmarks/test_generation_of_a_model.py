@@ -47,6 +47,6 @@ def test_the_bound_is_the_ratio_of_the_bytes_that_a_step_reads() -> None:
         "dtype": "float32", "batch": 1, "keys": 6000, "value_row_share": 0.2, "weight_bytes": 400, "key_bytes": 100,
         "rates": [{"name": name, "seconds_per_token": {"median": value}} for name, value in seconds.items()],
     }  # fmt: skip
-    table = benchmark.tables({"results": [result]})["generate"]
+    table = benchmark.as_table([result])
     # 400 + 100 + 100 bytes against 400 + 100 + 20
     assert table.rows[0][3:] == ["2.50", "1.33", "2.00", "1.25", "1.15", "108%", "0.200"]

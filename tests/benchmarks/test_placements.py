@@ -1,8 +1,6 @@
-"""Placements are compared on the same rows, and the page shows the committed figures (see test_page)."""
+"""Placements are compared on the same rows."""
 
 from __future__ import annotations
-
-import json
 
 import torch
 
@@ -28,6 +26,6 @@ def test_every_row_is_timed() -> None:
     assert min(found[name] for name in ("dense", "pre_softmax", "post_softmax", "sampled")) > 0
 
 
-def test_results_are_of_the_shapes() -> None:
-    stored = json.loads(placements.RESULTS.read_text())
-    assert [row["shape"] for row in stored["rows"]] == [str(parse_shape(text)) for text in placements.SHAPES]
+def test_the_table_has_ratios_to_reading_all_of_v() -> None:
+    found = {"shape": str(_SMALL), "dense": 3.0, "pre_softmax": 1.5, "post_softmax": 2.0, "sampled": 4.0}
+    assert placements.as_table([found]).rows == [["4/2 n=300 k=16 f32, head_dim 32", "2.00", "1.50", "0.75"]]

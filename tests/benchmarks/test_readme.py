@@ -1,4 +1,4 @@
-"""README.md: its figures are the committed ones, and it keeps to what a first page is for."""
+"""README.md keeps to what a first page is for."""
 
 from __future__ import annotations
 
@@ -11,51 +11,28 @@ import pytest
 import tomllib
 import typer
 
-from benchmarks import pictures, readme, whole_models
-from benchmarks.real_model_study.analysis import Runs
-from benchmarks.real_model_study.settings import HEADLINE, TAU
+from benchmarks import pictures
 from tests.markdown import ROOT, blocks, commands, links
 from tests.tiers import full
 from toptheta_npu.cli import app
 
-_TEXT = readme.README.read_text()
-_PYTHON = [block.text for block in blocks(readme.README) if block.language == "python"]
-_COMMANDS = [command.text for command in commands(readme.README)]
-
-
-@pytest.fixture(scope="module")
-def runs() -> Runs:
-    return readme.runs(HEADLINE)
-
-
-@pytest.fixture(scope="module")
-def uncalibrated() -> Runs:
-    return readme.runs(TAU)
-
-
-def test_what_is_gained_and_lost_is_what_was_measured() -> None:
-    for name, said in (("gains", readme.gains()), ("losses", readme.losses(*readme.measured()))):
-        place = f"<!-- table {name} -->\n{said.as_markdown()}<!-- end -->"
-        assert place in _TEXT, "renew it: python -m benchmarks.readme"
-        for line in said.lines:
-            assert re.search(r"\]\(docs/[a-z-]+\.md#[a-z0-9-]+\)", line), f"no link to the figures: {line}"
-
-
-def test_the_whole_models_named_gain_the_least_and_the_most() -> None:
-    gains = {row[0]: float(row[-1]) for row in whole_models.whole_model_table().rows if row[0] != "the same"}
-    assert (min(gains, key=gains.__getitem__), max(gains, key=gains.__getitem__)) == (readme.LEAST, readme.MOST)
+_README = ROOT / "README.md"
+_TEXT = _README.read_text()
+_PYTHON = [block.text for block in blocks(_README) if block.language == "python"]
+_COMMANDS = [command.text for command in commands(_README)]
 
 
 @full
-def test_the_pictures_are_there_and_can_be_drawn_anew(runs: Runs, uncalibrated: Runs, tmp_path: Path) -> None:
+def test_the_pictures_are_there_and_can_be_drawn_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row = pictures.row_of_the_embedded_model()
     assert f"{pictures.KEYS} tokens; {row.kept.sum()} of them" in _TEXT
     assert row.kept_weight == pytest.approx(0.9, abs=0.02)
-    pictures.draw_method(row, tmp_path / "method.png")
-    pictures.draw_loss(runs, uncalibrated, tmp_path / "loss.png")
-    for drawn, kept in ((tmp_path / "method.png", readme.METHOD), (tmp_path / "loss.png", readme.LOSS)):
-        assert drawn.stat().st_size == pytest.approx(kept.stat().st_size, rel=0.2), "python -m benchmarks.readme"
-        assert kept.relative_to(ROOT).as_posix() in links(readme.README)
+    kept = pictures.PICTURES
+    monkeypatch.setattr(pictures, "PICTURES", tmp_path)
+    pictures.main()
+    for name in ("method.png", "loss.png"):
+        assert (tmp_path / name).stat().st_size == pytest.approx((kept / name).stat().st_size, rel=0.2)
+        assert (kept / name).relative_to(ROOT).as_posix() in links(_README)
 
 
 def test_it_is_short() -> None:
@@ -82,7 +59,7 @@ def test_what_it_installs_and_calls_is_there() -> None:
 
 
 def test_the_map_names_folders_that_are_there() -> None:
-    (drawn,) = [block.text for block in blocks(readme.README) if block.text.startswith("cli ")]
+    (drawn,) = [block.text for block in blocks(_README) if block.text.startswith("cli ")]
     boxes = ("cli", "calibration", "thresholds", "operator", "backends", "models", "serving", "evaluation")
     assert [box for box in boxes if not re.search(rf"\b{box}\b", drawn)] == []
     folders = {"serving": "vllm", "backends": "cpu"}

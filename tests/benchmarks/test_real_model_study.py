@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +14,20 @@ from rich.console import Console
 
 from benchmarks.real_model_study import (
     answers,
-    comparisons,
-    cost,
     figure,
-    gemma,
-    goals,
-    page,
     perplexity,
     questions,
     retrieval,
+    tables,
     task_tables,
     texts,
     thresholds,
 )
-from benchmarks.real_model_study.__main__ import GEMMA_PAGE, OF_GEMMA, PAGE, RESULTS, load, main, measure
+from benchmarks.real_model_study.__main__ import OF_GEMMA, RESULTS, main, measure
 from benchmarks.real_model_study.analysis import Bounded, Curve, Runs, mean_of, percent
+from benchmarks.real_model_study.models import load
 from benchmarks.real_model_study.results import Lines, read
 from benchmarks.real_model_study.settings import (
-    CUT,
     DENSE,
     FOREIGN_SPLITS,
     HEADLINE,
@@ -42,11 +37,9 @@ from benchmarks.real_model_study.settings import (
     Answered,
     Arm,
     Asked,
-    Costs,
     Part,
     Scale,
 )
-from benchmarks.tables import renew
 from tests.tiers import full
 from toptheta_npu.assets import load_tiny_llama
 from toptheta_npu.errors import TopThetaValueError
@@ -56,6 +49,15 @@ WINDOWS, KEYS = 24, 3840.0
 FEWER = 1.9
 #: Nats that the made-up Top-θ with one k loses, times its V rows.
 STRENGTH = 4.0
+LIKE = "tau:tau=0.005"
+#: A little of everything, on the embedded model, whose text is Python's library.
+SMALL = Scale(
+    (Part("python", 256, 2, positions=32, arms=(
+        Arm("dense"), Arm("top-theta", 32), Arm(LIKE),
+        *(Arm(name, like=LIKE) for name in ("last-k", "pages", "blasst")))),),
+    splits={"thresholds": 1, "check": 2, "evaluation": 2}, ks=(8, 32, 64),
+    first_layers_k=64, least_characters=20_000,
+)  # fmt: skip
 
 
 def made_up_lines(part: Part, noise: float = 1e-4, strength: float = STRENGTH) -> list[dict[str, Any]]:
@@ -116,59 +118,37 @@ def test_only_windows_that_every_arm_has_count() -> None:
     assert len(runs_of(lines).dense) == 3
 
 
-@pytest.mark.parametrize(("strength", "missed"), [(STRENGTH / 5, 0), (STRENGTH, 3)])
-def test_goals_are_met_or_missed(tmp_path: Path, strength: float, missed: int) -> None:
-    for part in (HEADLINE, TAU):
-        write(tmp_path, part, made_up_lines(part, strength=strength))
-    found = {goal.name: goal for goal in goals.goals(tmp_path)}
-    assert sum(goal.met is False for goal in found.values()) == missed
-    # 0.06 of 3840 V rows: 4 / (1.9 * 230) nats, or a fifth of that
-    loss = 100 * math.expm1(strength / (FEWER * 0.06 * KEYS))
-    figure = found["perplexity, one probability, 6 % of the V rows, 4096 keys"].figure
-    assert float(figure.split()[0]) == pytest.approx(loss, rel=0.1)
-    assert found["tau=0.0005 against exact Top-k with one k, at equal V rows"].met
-
-
-def test_what_was_not_measured_is_missing(tmp_path: Path) -> None:
-    assert {goal.figure for goal in goals.goals(tmp_path)} == {comparisons.MISSING}
-    write(tmp_path, HEADLINE, made_up_lines(HEADLINE))
-    assert {goal.figure for goal in goals.goals(tmp_path)} == {comparisons.MISSING}
-
-
-def test_the_page_says_what_came_out(tmp_path: Path) -> None:
+def test_tables_and_figure_show_what_came_out(tmp_path: Path) -> None:
+    assert not list(tables.of_smollm2(tmp_path))
     for part in (HEADLINE, TAU):
         write(tmp_path, part, made_up_lines(part))
-    copy = tmp_path / "page.md"
-    copy.write_text(PAGE.read_text())
-    renew(copy, page.all_tables(tmp_path))
-    said = copy.read_text()
-    assert "| perplexity, one probability, 6 % of the V rows, 4096 keys | +0.9" in said
-    assert "* `tau=0.0005`, one share of the attention for all heads, without calibration: with 6.2 % of dense" in said
-    assert "this is better than exact Top-k with one k at as many V rows, -" in said
-    assert "| tau=0.0005 | 240 | 6.2 % | +0.8" in said
-    assert "| calibration with its held-out check, default rows | not measured yet |\n" in said
+    shares, ks, _ = tables.of_smollm2(tmp_path)  # the last one is of compensations, which share a file
+    assert shares.title == "One probability for all heads, 24 windows"
+    [row] = [row for row in shares.rows if row[0] == "tau=0.0005"]
+    assert row[1:3] == ["240", "6.2 %"]
+    loss = 100 * math.expm1(STRENGTH / (FEWER * 240))
+    assert float(row[3].split()[0]) == pytest.approx(loss, rel=0.1)
+    assert row[4].startswith("-")  # better than Top-k at as many V rows
+    [row] = [row for row in ks.rows if row[0] == "Top-θ, k = 64"]
+    assert row[1:4] == ["158", "4.1 %", "52 %"]
     figure.draw(HEADLINE, *(runs_of(made_up_lines(part), part) for part in (HEADLINE, TAU)), tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 10_000
 
 
-@full
-def test_the_page_shows_what_is_kept() -> None:
-    shown = {PAGE: page.all_tables(RESULTS), GEMMA_PAGE: gemma.all_tables(OF_GEMMA)}
-    for path, tables in shown.items():
-        said = path.read_text()
-        for name, table in tables.items():
-            assert f"<!-- table {name} -->\n{table.as_markdown()}<!-- end -->" in said
+def test_what_is_kept_makes_all_tables() -> None:
+    found = [*tables.of_smollm2(RESULTS), *tables.of_gemma(OF_GEMMA)]
+    assert [len(table.rows) for table in found] == [9, 12, 3, 3, 20, 4, 6, 7, 5, 7, 4]
 
 
 @full
 def test_no_document_is_in_two_splits() -> None:
     _, tokenizer = load_tiny_llama()
-    windows = texts.Windows(tokenizer, None, CUT)
-    names = [windows.of("python", split, 64, count)[0] for split, count in CUT.splits.items()]
+    windows = texts.Windows(tokenizer, None, SMALL)
+    names = [windows.of("python", split, 64, count)[0] for split, count in SMALL.splits.items()]
     flat = [name for each in names for name in each]
-    assert len(set(flat)) == len(flat) == sum(CUT.splits.values())
+    assert len(set(flat)) == len(flat) == sum(SMALL.splits.values())
     assert (
-        windows.of("python", "check", 64, 2)[0] == texts.Windows(tokenizer, None, CUT).of("python", "check", 64, 2)[0]
+        windows.of("python", "check", 64, 2)[0] == texts.Windows(tokenizer, None, SMALL).of("python", "check", 64, 2)[0]
     )
     with pytest.raises(TopThetaValueError, match="python: expected 9 documents of the split check, got 2"):
         windows.of("python", "check", 64, 9)
@@ -203,7 +183,7 @@ def test_without_packages_the_error_says_what_to_do(tmp_path: Path, monkeypatch:
 def test_without_a_model_the_error_says_what_to_run(tmp_path: Path) -> None:
     with pytest.raises(TopThetaValueError, match=r"--model: .* run: make real-model"):
         load(tmp_path)
-    with pytest.raises(TopThetaValueError, match=r"options: expected --headline, .* --gemma, .* got none"):
+    with pytest.raises(TopThetaValueError, match="options: expected --headline, --full, --gemma or --stored, got"):
         main()
 
 
@@ -219,16 +199,6 @@ def test_results_of_other_settings_are_not_mixed(tmp_path: Path) -> None:
     with Lines(file, {"seed": 0}, ("window",)) as lines:
         assert (lines.has(window=0), lines.has(window=1)) == (True, False)
     assert read(file) == ({"seed": 0}, [{"window": 0}])
-
-
-LIKE = "tau:tau=0.005"
-SMALL = Scale(
-    (replace(CUT.parts[0], length=256, positions=32, arms=(
-        Arm("dense"), Arm("top-theta", 32), Arm(LIKE),
-        *(Arm(name, like=LIKE) for name in ("last-k", "pages", "blasst")))),),
-    splits={"thresholds": 1, "check": 2, "evaluation": 2}, ks=(8, 32, 64),
-    first_layers_k=64, least_characters=20_000,
-)  # fmt: skip
 
 
 @full
@@ -291,35 +261,6 @@ def test_questions_and_answers_through_a_chat(tmp_path: Path, monkeypatch: pytes
     assert all(len(line["kept"]) == answers.PARTS for line in others)
     found = [task_tables.retrieval(tmp_path), task_tables.answers(tmp_path)]
     assert [len(each.rows) for each in found if each is not None] == [3, 3]
-
-
-@full
-def test_what_calibration_costs(tmp_path: Path) -> None:
-    model, tokenizer = load_tiny_llama()
-    windows, console = texts.Windows(tokenizer, None, SMALL), Console(quiet=True)
-    costs = Costs(256, 1, 1, (1.0, 1 / 4), (1,), 2)
-    cost.measure(costs, SMALL, model, windows, tmp_path / cost.FILE, console)
-    table, needed = cost.passes_table(tmp_path), cost.windows_table(tmp_path)
-    assert table is not None
-    assert [row[:2] for row in table.rows] == [
-        ["thresholds", "all"], ["thresholds", "1/4"], ["held-out check", "all"]]  # fmt: skip
-    assert needed is not None
-    assert 0.7 < float(needed.rows[0][2]) < 1.4
-
-
-def test_costs_are_those_of_the_defaults(tmp_path: Path) -> None:
-    lines = [
-        {"what": what, "value": value, "passes": passes}
-        for what, value, passes in (
-            ("thresholds", 0.25, 1.5),
-            ("thresholds", 1.0, 9.0),
-            ("held-out check", 1.0, 3.2),
-        )
-    ]
-    (tmp_path / cost.FILE).write_text("".join(json.dumps(line) + "\n" for line in ({}, *lines)))
-    [goal] = cost.goals(tmp_path, "missing")
-    # 6 windows of 64 are held out
-    assert (goal.figure, goal.met) == ("1.80 forward passes", True)
 
 
 def test_a_question_is_what_follows_the_text() -> None:

@@ -2,7 +2,7 @@
 
     python -m tests.op_kernel.code_size [--write]
 
-Prints tables of the figures, which "Code size" in docs/kernel.md sums up. With --write it also renews
+Prints the tables of "Code size" in docs/kernel.md. With --write it also renews what the tests hold the code against,
 docs/results/code_size.json. Needs a toolkit in ASCEND_HOME_PATH and a clang; about two minutes.
 
 On the device path every `inline` function is inlined, so one function per tiling key and kind of core holds all of its
@@ -23,7 +23,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from benchmarks.tables import Table
+from benchmarks.tables import Table, show
 from emulator.incremental_attention import KERNEL_SOURCE
 from tests.emulator.real_headers import Core, toolkit
 from tests.emulator.real_headers_device import find_clang, llvm_ir, missing
@@ -114,8 +114,8 @@ def measure() -> dict[str, Any]:
     }
 
 
-def tables(results: Mapping[str, Any]) -> dict[str, Table]:
-    """The figures as tables, by name."""
+def tables(results: Mapping[str, Any]) -> list[Table]:
+    """The tables of docs/kernel.md."""
     columns = ("key", "core", *(text for dtype in DTYPES for text in (dtype, "KiB")), "cache, KiB")
     rows = [
         [
@@ -131,15 +131,15 @@ def tables(results: Mapping[str, Any]) -> dict[str, Table]:
     modes = [
         [name, f"{size:,}", f"{whole - size:,}", f"{1 - size / whole:.1%}"] for name, size in results["without"].items()
     ]
-    return {
-        "code_size": Table("Code size", columns, rows),
-        "code_int8": Table(
+    return [
+        Table("Code size", columns, rows),
+        Table(
             "int8 caches",
             ("key", "core", *INT8),
             [[str(row["key"]), row["core"], *(f"{row[name]:,}" for name in INT8)] for row in results["int8"]],
         ),
-        "code_modes": Table("Modes", ("mode", f"instructions of key {MODES_KEY} without it", "fewer", "share"), modes),
-    }
+        Table("Modes", ("mode", f"instructions of key {MODES_KEY} without it", "fewer", "share"), modes),
+    ]
 
 
 def _cells(instructions: int) -> tuple[str, str]:
@@ -148,15 +148,14 @@ def _cells(instructions: int) -> tuple[str, str]:
 
 
 def main(
-    write: Annotated[bool, typer.Option("--write", help="Renew the figures.")] = False,
+    write: Annotated[bool, typer.Option("--write", help="Renew docs/results/code_size.json.")] = False,
 ) -> None:
     """Measure the code of all tiling keys."""
     if lacks := missing():
         Console(stderr=True).print(lacks, highlight=False)
         sys.exit(1)
     results = measure()
-    for table in tables(results).values():
-        Console().print(table.as_rich())
+    show(*tables(results))
     if write:
         RESULTS.write_text(json.dumps(results, indent=1) + "\n")
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import pytest
 import torch
+import typer
 
-from benchmarks.modelled import calls, figures, pages, tables, timeline
+from benchmarks.modelled import calls, figures, pages, timeline
 from benchmarks.modelled.calls import Call, Modelled
 from benchmarks.modelled.step import constants, everything, make_step, run, select, trace_of
 from benchmarks.tables import Goal, rounded
@@ -19,11 +17,6 @@ from tests.tiers import full, sample
 _STORED = figures.load()
 #: Less than a digit that the tables show.
 _TOLERANCE = 1e-3
-_TABLES = [
-    pytest.param(page, name, table.as_markdown(), id=f"{page.name}: {name}")
-    for page, own in pages.page_tables(_STORED).items()
-    for name, table in own.items()
-]
 
 
 def _differences(now: object, then: object, place: str = "") -> list[str]:
@@ -81,20 +74,13 @@ def test_trace_and_constants_are_as_stored() -> None:
     assert not _differences(rounded(timeline.vector_work(events)), dict(_STORED.vector_work))
 
 
-@pytest.mark.parametrize(("page", "name", "table"), _TABLES)
-def test_pages_show_what_is_stored(page: Path, name: str, table: str) -> None:
-    place = re.search(rf"<!-- table {name} -->\n(.*?)<!-- end -->", page.read_text(), re.DOTALL)
-    assert place is not None
-    assert place[1] == table, f"renew it: {pages.COMMAND}"
-
-
-def test_tables_of_the_kernel_name_every_call() -> None:
-    shown = {name: len(table.rows) for name, table in tables.kernel_tables(_STORED).items()}
-    assert {name: shown[name] for name in ("lengths", "densities", "grouped", "tokens")} == {
-        "lengths": len(calls.LENGTHS), "densities": len(calls.DENSITIES), "grouped": len(calls.GROUPED),
-        "tokens": len(calls.TOKENS),
-    }  # fmt: skip
-    assert all(shown.values())
+def test_what_is_stored_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    pages.main(stored=True)
+    shown = capsys.readouterr().out
+    assert f"| gain over θ = -inf | {_STORED.paper.gain('cold'):.2f} | {_STORED.paper.gain('hot'):.2f} |" in shown
+    assert "| the same, hot | 9.14 µs | ≤ 9.5 µs | met |" in shown
+    with pytest.raises(typer.BadParameter, match="expected one of --stored and --write, got both"):
+        pages.main(stored=True, write=True)
 
 
 def test_every_charge_reaches_the_kernel() -> None:

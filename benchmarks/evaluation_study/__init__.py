@@ -1,1 +1,0 @@
-"""Experiments of the paper, repeated on the embedded model."""
