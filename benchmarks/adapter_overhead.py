@@ -24,11 +24,11 @@ from rich.console import Console
 from torch.utils.benchmark import Timer
 
 from benchmarks.tables import Goal, goal_table
-from emulator.acl import default_op_package, install_torch_npu, make_op_package
+from emulator.acl import default_op_package, install_torch_npu, make_op_package, read_project
 from emulator.acl.build import link
 from emulator.acl.op_source import declaration
 from emulator.acl.torch_npu import torch_npu_package, torch_package
-from emulator.cann import aclnn_signature
+from toptheta_host_model import OPERATOR, PROJECT_FILE
 
 GOAL_MICROSECONDS = 10.0
 NOTHING, ADAPTER, PUBLIC, MACRO, QUEUE = "empty_like", "operator", "public function", "EXEC_NPU_CMD_EXT", "queue"
@@ -41,9 +41,10 @@ _Figures = dict[str, dict[str, float]]
 
 def prepare(folder: Path) -> Path:
     """Make an op package of the real adapter and an empty operator, and build the macro's library beside it."""
-    package = make_op_package(folder, library=False)
-    shutil.copytree(default_op_package() / "torch", package / "torch")
-    signature = aclnn_signature()
+    project = read_project(PROJECT_FILE)
+    package = make_op_package(project, folder, library=False)
+    shutil.copytree(default_op_package(project) / "torch", package / "torch")
+    signature = OPERATOR.aclnn_signature()
     source = folder / "empty_operator.cpp"
     source.write_text("\n".join([
         "#include <cstdint>", "struct aclTensor;", "struct aclIntArray;", "struct aclOpExecutor;",
@@ -116,7 +117,8 @@ def run() -> _Figures:
         figures: _Figures = {}
         for queue in ("0", "1", "2"):
             # set inside, since the emulator puts its own op package in front
-            command = [sys.executable, "-m", "emulator", "run", "env", f"ASCEND_CUSTOM_OPP_PATH={package}",
+            command = [sys.executable, "-m", "emulator", "run", "--project", str(PROJECT_FILE), "env",
+                       f"ASCEND_CUSTOM_OPP_PATH={package}",
                        f"TASK_QUEUE_ENABLE={queue}", "OMP_NUM_THREADS=1", sys.executable, "-m",
                        "benchmarks.adapter_overhead", str(Path(folder) / "libmacro_route.so")]  # fmt: skip
             done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
