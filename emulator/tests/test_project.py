@@ -61,7 +61,7 @@ def test_settings_of_a_child_are_checked() -> None:
     assert with_settings({"ACL_EMULATOR": "libraries=/x;fill=1"}, fill=None, asynchronous=True) == {
         "ACL_EMULATOR": "libraries=/x;asynchronous=1"
     }
-    with pytest.raises(ValueError, match="settings: expected some of soc, .*got 'device'"):
+    with pytest.raises(ValueError, match=r"settings: expected some of soc, .*got 'device'"):
         with_settings({}, device=2)
     with pytest.raises(ValueError, match="soc: expected a value without a semicolon"):
         with_settings({}, soc="a;b")
