@@ -18,7 +18,7 @@ from toptheta_npu.fallback import Arguments
 from toptheta_npu.npu import loading
 from toptheta_npu.npu.backend import NPU_SELECTOR
 from toptheta_npu.operator import SCHEMAS, registration
-from toptheta_npu.operator.checks import check_kernel_limits
+from toptheta_npu.operator.limits import LIMITS, check_limits
 
 
 @pytest.fixture(autouse=True)
@@ -256,13 +256,13 @@ def test_kernel_limits(case: str) -> None:
     if case == "dtype":
         query = query.float()
     with pytest.raises(error) as caught:
-        check_kernel_limits(_arguments(query, cache)._replace(**change))
+        check_limits(_arguments(query, cache)._replace(**change), LIMITS["npu"])
     assert str(caught.value) == message
 
 
 def test_a_stride_that_is_never_taken_may_be_anything() -> None:
     cache = torch.ones(1, 8, 1, 24).half()[..., :16]
-    check_kernel_limits(_arguments(torch.ones(1, 1, 1, 16).half(), cache[:, :1]))
+    check_limits(_arguments(torch.ones(1, 1, 1, 16).half(), cache[:, :1]), LIMITS["npu"])
 
 
 def _arguments(query: Tensor, cache: Tensor) -> Arguments:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from benchmarks import adapter_overhead
-from toptheta_npu.fallback.arguments import taken_by
+from toptheta_npu.fallback.schemas import taken_by
 from toptheta_npu.npu import adapter_arguments
 
 _SOURCE = adapter_overhead._MACRO_SOURCE
