@@ -200,6 +200,8 @@ def _places(names: list[str]) -> slice:
 _OPTIONAL = [argument.name for argument in TABLE.values() if argument.type == Tensor | None]
 #: The tensors of `Arguments`.
 TENSORS = _places(["query", "key", "value", "threshold", *_OPTIONAL])
+#: Those that may be given as lists.
+LENGTHS = _places(["actual_seq_lengths", "key_start"])
 #: Those that are numbers of rows or heads.
 FLOAT_TENSORS = _places([name for name in _OPTIONAL if TABLE[name].about.dtypes == _FLOAT32])
 #: What int8 caches come with.

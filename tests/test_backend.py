@@ -249,6 +249,10 @@ _LIMITS = {
 }  # fmt: skip
 
 
+def test_every_backend_has_a_row_of_limits() -> None:
+    assert set(LIMITS) | {"auto"} == {backend for backends in BACKENDS.values() for backend in backends}
+
+
 @pytest.mark.parametrize("case", _LIMITS)
 def test_kernel_limits(case: str) -> None:
     change, error, message = _LIMITS[case]

@@ -24,7 +24,7 @@ from .._checks import (
     shape_text,
 )
 from ..errors import TopThetaCombinationError, TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError, shown
-from ..fallback.arguments import FLOAT_TENSORS, TABLE, TENSORS, Arguments
+from ..fallback.arguments import FLOAT_TENSORS, LENGTHS, TABLE, TENSORS, Arguments
 from .cache_checks import check_antiquant, check_cache, check_paging
 from .limits import ALL, Limits, check_limits
 
@@ -272,7 +272,7 @@ def check_rows(given: Arguments, *, part: bool) -> Arguments:
     if not ((lengths is None or isinstance(lengths, Tensor)) and (starts is None or isinstance(starts, Tensor))):
         lengths = as_device_tensor("actual_seq_lengths", lengths, query)
         starts = as_device_tensor("key_start", starts, query)
-        given = _with(_with(given, "actual_seq_lengths", lengths), "key_start", starts)
+        given = Arguments._make((*given[: LENGTHS.start], lengths, starts, *given[LENGTHS.stop :]))
     sizes = resolve_heads(query, key, given.num_heads, given.num_key_value_heads, given.input_layout, paged)
     if paged or type(given.block_size) is not int or given.block_size:
         check_paging(query, block_table, given.block_size, lengths, starts)
