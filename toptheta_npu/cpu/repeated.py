@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .._value_checks import host_can_read
-from ..fallback.arguments import Arguments
+from ..fallback.arguments import TENSORS, Arguments
 from . import page_sums
 from .backend import CPU_SELECTOR
 from .library import check_size, function
@@ -25,6 +25,12 @@ from .threads import thread_count
 
 #: The fields of struct DecodingLayer behind those of its two parts, and of struct DecodingRows behind WrittenRows.
 _REST_OF_LAYER, _REST_OF_ROWS = struct.Struct("@2PqP"), struct.Struct("@2qPq4P")
+#: Tensors of a repeated call; it has no others.
+_TENSORS = (
+    "query", "key", "value", "threshold", "actual_seq_lengths", "block_table", "key_antiquant_scale",
+    "value_antiquant_scale", "discarded_mass", "value_mean",
+)  # fmt: skip
+_OTHER_TENSORS = [place for place in range(*TENSORS.indices(99)) if Arguments._fields[place] not in _TENSORS]
 _NO_SUMS = bytes(page_sums.LAYER.size)
 
 
@@ -84,9 +90,9 @@ class LayerDecode:
     def is_possible(arguments: Arguments) -> bool:
         """Tell whether the native kernel runs these arguments, and a call is one that can be repeated."""
         plain = host_can_read(arguments.query) and arguments.key.dim() == 4 and arguments.is_of_one_token
-        rest = arguments.key_start, arguments.learnable_sink, arguments.lse
+        rest = any(arguments[place] is not None for place in _OTHER_TENSORS)
         paged = arguments.block_table is not None and arguments.actual_seq_lengths is not None
-        return plain and paged and rest == (None,) * 3 and page_sums.find(arguments.query.dtype) is not None
+        return plain and paged and not rest and page_sums.find(arguments.query.dtype) is not None
 
     def rows(
         self, written: bytes, lengths: Tensor, block_table: Tensor, places: Tensor, layers: int
