@@ -14,6 +14,7 @@ from tests.cases import CASES, SAMPLED_CASES, TOKEN_CASES, Case
 from tests.cpu.columns import with_columns
 from tests.cpu.driver import DONE, CaseFile, Result, build_driver, run_driver
 from tests.cpu.native import keys_of_part, operator_arguments, partial_arguments, same_bits
+from tests.cpu.sampled import LONG_SAMPLED
 from tests.helpers import Inputs, assert_equals_oracle, assert_parts_merge, make_inputs
 from toptheta_npu.fallback.antiquant import PER_CHANNEL, per_channel
 from toptheta_npu.fallback.arguments import ANTIQUANT_MODES, ANTIQUANT_SCALES, Arguments
@@ -77,7 +78,7 @@ def with_packed_scales(arguments: dict[str, Any]) -> dict[str, Any]:
 @functools.lru_cache(maxsize=1)
 def driver_cases(dtype: str) -> tuple[DriverCase, ...]:
     """The whole table in one dtype, and once more with keys by columns."""
-    cases = [replace(case, dtype=dtype) for case in (*CASES, *SAMPLED_CASES, *TOKEN_CASES)]
+    cases = [replace(case, dtype=dtype) for case in (*CASES, *SAMPLED_CASES, *LONG_SAMPLED, *TOKEN_CASES)]
     by_rows = [DriverCase.of(case, paths, poison, (1, 3)) for case in cases for poison, paths in _PATHS.items()]
     by_columns = [DriverCase.of(case, ("auto",), ("outside",), (1, 3), columns=True) for case in cases]
     return (*by_rows, *by_columns)

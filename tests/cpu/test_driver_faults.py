@@ -14,6 +14,7 @@ from tests.cpu.driver import DONE, OUT_OF_MEMORY, CaseFile, build_driver, run_dr
 from tests.cpu.driver_cases import DriverCase
 from tests.cpu.native import ALL_LEVELS, OWN_LEVELS, SOURCE, operator_arguments, same_bits
 from tests.helpers import make_inputs
+from toptheta_npu._checks import ROW_PLACEMENTS
 
 pytestmark = pytest.mark.sanitizers
 _ADDRESS = "address,undefined"
@@ -98,9 +99,10 @@ def test_judge_finds_memory_that_is_read_before_it_is_written(level: str, tmp_pa
 
 
 @pytest.mark.parametrize("level", OWN_LEVELS[:1])
+@pytest.mark.parametrize("placement", ROW_PLACEMENTS[1:])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_no_memory_is_a_status_wherever_it_is_missing(level: str, threads: int, tmp_path: Path) -> None:
-    inputs = make_inputs(Case("memory", placement="post_softmax", lengths=(4200, 30), head_dim=128))
+def test_no_memory_is_a_status_wherever_it_is_missing(level: str, placement: str, threads: int, tmp_path: Path) -> None:
+    inputs = make_inputs(Case("memory", placement=placement, lengths=(4200, 30), head_dim=128, keep=0.05))
     arguments, operator = operator_arguments(inputs), "incremental_attention_with_stats"
     file = CaseFile({name: arguments[name] for name in ("query", "key", "value", "threshold", "actual_seq_lengths")})
     attempts = range(20)

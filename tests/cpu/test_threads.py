@@ -26,10 +26,11 @@ _LONG = (
     Case("pre", heads=6, kv_heads=2, head_dim=512, lengths=(2000, 0, 300, 1), vmc=True, theta="mixed"),
     Case("post", heads=12, kv_heads=1, head_dim=256, lengths=(3000, 17), vmc=True, **_POST),
     Case("post, more heads than are scored ahead", heads=8, kv_heads=8, head_dim=256, lengths=(1100, 0, 700), **_POST),
-    Case("sampled", heads=12, kv_heads=1, head_dim=256, lengths=(3000, 17), vmc=True, theta="mixed", **_SAMPLED),
+    Case("sampled", heads=12, kv_heads=1, head_dim=128, lengths=(3000, 17), vmc=True, theta="mixed", **_SAMPLED),
+    Case("sampled ahead", heads=4, kv_heads=2, head_dim=128, lengths=(4200, 401, 0), vmc=True, keep=0.05, **_SAMPLED),
     Case(
-        "sampled int8", heads=4, kv_heads=2, head_dim=320, paged="4d", block_size=48, lengths=(1700, 500), int8="both",
-        scales="token", sink=True, **_SAMPLED,
+        "sampled ahead, int8", heads=4, kv_heads=2, paged="4d", block_size=48, lengths=(4100, 500), int8="both",
+        scales="token", sink=True, keep=0.05, **_SAMPLED,
     ),
     Case("paged", heads=4, kv_heads=4, head_dim=320, paged="4d", block_size=48, lengths=(2500, 400), theta="nothing"),
 )  # fmt: skip

@@ -12,6 +12,9 @@ struct TensorView {
     int64_t head_stride;
     int64_t row_stride;
     int64_t element_stride;
+
+    // Whether neighbouring rows lie side by side, element by element.
+    bool lies_by_columns() const { return row_stride == 1 && element_stride != 1; }
 };
 
 enum ScaleType : int64_t { kFloat32Scales = 0, kFloat16Scales = 1, kBFloat16Scales = 2 };

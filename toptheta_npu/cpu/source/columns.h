@@ -55,17 +55,15 @@ public:
         }
     }
 
-    // The scores of the first `count` keys, [rows][stride].
-    void compute(const Keys& keys, int count, float* scores, int64_t stride)
+    // The scores of keys first to first + count - 1, [rows][stride], page by page.
+    void compute(int64_t first, int count, float* scores, int64_t stride)
     {
-        if (keys.are_neighbours(count)) {
-            compute_pages(keys[0], count, {scores, stride});
-            return;
-        }
-        for (int done = 0; done < count; done += kLanes) {
-            const int some = std::min(kLanes, count - done);
-            copy(keys.after(done), some);
-            multiply<1>(copied_, kLanes, some, nullptr, {scores + done, stride});
+        for (int done = 0; done < count;) {
+            const int64_t key = first + done, room = keys_.side_by_side(key);
+            const int some = static_cast<int>(std::min<int64_t>(count - done, room));
+            const Stored* next = done + some < count ? keys_[key + some] : nullptr;
+            compute_page(keys_[key], some, room, next, {scores + done, stride});
+            done += some;
         }
     }
 
@@ -78,18 +76,6 @@ private:
 
         Scores after(int keys) const { return {values + keys, row_stride}; }
     };
-
-    // `count` neighbours, page by page.
-    void compute_pages(int64_t first, int count, const Scores& scores)
-    {
-        for (int done = 0; done < count;) {
-            const int64_t key = first + done, room = keys_.side_by_side(key);
-            const int some = static_cast<int>(std::min<int64_t>(count - done, room));
-            const Stored* next = done + some < count ? keys_[key + some] : nullptr;
-            compute_page(keys_[key], some, room, next, scores.after(done));
-            done += some;
-        }
-    }
 
     // `count` keys of a page that has room for `room` from the first of them on; `next` is what comes after them.
     void compute_page(const Stored* keys, int count, int64_t room, const Stored* next, const Scores& scores)
@@ -119,16 +105,6 @@ private:
             Stored* to = copied_ + i * kLanes;
             std::memcpy(to, keys + i * stride, static_cast<size_t>(count) * sizeof(Stored));
             std::fill(to + count, to + kLanes, Stored{});
-        }
-    }
-
-    void copy(const Keys& keys, int count)
-    {
-        for (int r = 0; r < count; ++r) {
-            const Stored* key = keys_[keys[r]];
-            for (int i = 0; i < head_dim_; ++i) {
-                copied_[i * kLanes + r] = key[i * keys_.element_stride()];
-            }
         }
     }
 

@@ -13,7 +13,8 @@
 namespace toptheta {
 
 // Writes the scores of the first `count` keys for at most kMostRows rows, [rows][stride], padded with -inf to whole
-// vectors, and their maxima. False: a scale that was read is negative or not finite.
+// vectors, and their maxima. Keys by columns have to be neighbours. False: a scale that was read is negative or not
+// finite.
 template <class Element>
 bool compute_row_scores(const Arguments& a, const QueryRows& rows, int64_t key_value_head, const Keys& keys, int count,
                         float* scores, int64_t stride, float* maxima)
@@ -26,9 +27,10 @@ bool compute_row_scores(const Arguments& a, const QueryRows& rows, int64_t key_v
     const Rows<Element> cached(a, a.key, rows.sequence, key_value_head);
     const PackedQuery<Element> query(a, rows);
     const float scale = static_cast<float>(a.scale);
-    if (cached.lie_by_columns()) {
+    if (a.key.lies_by_columns()) {
         const int padded = (count + kLanes - 1) / kLanes * kLanes;
-        ColumnScores<Element>(cached, query, static_cast<int>(a.head_dim), scale).compute(keys, count, scores, stride);
+        ColumnScores<Element>(cached, query, static_cast<int>(a.head_dim), scale)
+            .compute(keys.first, count, scores, stride);
         for (int row = 0; row < rows.count(); ++row) {
             maxima[row] = pad_scores(scores + row * stride, count, padded);
         }

@@ -57,9 +57,6 @@ public:
     int64_t row_stride() const { return row_stride_; }
     int64_t element_stride() const { return element_stride_; }
 
-    // Whether neighbouring rows lie side by side, element by element.
-    bool lie_by_columns() const { return row_stride_ == 1 && element_stride_ != 1; }
-
     // The rows from `row` to the end of its page.
     int64_t side_by_side(int64_t row) const { return page_rows_ - row % page_rows_; }
 

@@ -15,6 +15,8 @@ constexpr int kFirstKeys = 16;
 constexpr int kStridedKeys = 256;
 constexpr int kNewestKeys = 128;
 constexpr int kSampledKeys = kFirstKeys + kStridedKeys + kNewestKeys;
+// Of a row of more keys the sample is so small a part that reading it first costs less than keeping all scores.
+constexpr int64_t kMostKeptKeys = 10 * kSampledKeys;
 
 // Of a row that sees `visible` keys: all of them where they are as few as a sample.
 class Sample {
@@ -35,11 +37,15 @@ public:
     // In ascending order; `first` is the first key that the row sees.
     Keys keys(int64_t first) const { return {first, places_, places_ + count_}; }
 
-    // Picks the scores of the sample from those of all keys.
-    void pick(const float* scores, float* sampled) const
+    // Finds the scores of the sample among those of all keys, which are in granules of `rows` that lie `stride` apart.
+    void find(int64_t rows, int64_t stride, int64_t* offsets) const
     {
+        int64_t granule = 0;
         for (int i = 0; i < count_; ++i) {
-            sampled[i] = scores[places_[i]];
+            while (places_[i] >= (granule + 1) * rows) {
+                ++granule;
+            }
+            offsets[i] = places_[i] + granule * (stride - rows);
         }
     }
 

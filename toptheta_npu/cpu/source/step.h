@@ -103,11 +103,15 @@ public:
           value_rows_(new int32_t[static_cast<size_t>(plan_.items() * blocks_)]),
           unfinished_(new std::atomic<int64_t>[static_cast<size_t>(a_.batch * a_.key_value_heads)])
     {
+        int64_t most_keys = 0;
         for (int64_t b = 0; b < a_.batch; ++b) {
+            most_keys = std::max(most_keys, plan_.sequence(b).length);
             for (int64_t h = 0; h < a_.key_value_heads; ++h) {
                 unfinished_[b * a_.key_value_heads + h].store(plan_.sequence(b).granules, std::memory_order_relaxed);
             }
         }
+        // keys by columns that are far apart take as long to read as all of them
+        samples_ahead_ = a_.placement == kSampledSoftmax && most_keys > kMostKeptKeys && !a_.key.lies_by_columns();
     }
 
     // False: a scale that was read is negative or not finite, so what is written means nothing.
@@ -123,9 +127,9 @@ public:
             threshold_of_row_ = std::make_unique<float[]>(static_cast<size_t>(a_.batch * a_.heads * a_.tokens));
             gates_ = std::make_unique<Gates>(pairs);
         }
-        if (samples()) {
+        if (samples_ahead_) {
             run_behind_gates(plan_.items(), [this](int64_t number) { attend_item(plan_.item(number)); });
-        } else if (a_.placement == kPostSoftmax && a_.row_lse == nullptr) {
+        } else if (a_.placement != kPreSoftmax && a_.row_lse == nullptr) {
             run_two_passes();
         } else {
             for (int64_t pair = 0; threshold_of_row_ && pair < pairs; ++pair) {
@@ -143,7 +147,7 @@ private:
         run_items(items, a_.threads, a_.run_in_parallel, function);
     }
 
-    // Post-softmax, where the threshold of a row needs its LSE: all scores of a KV head come first.
+    // Where the threshold of a row needs scores of all its granules: all of a KV head come first.
     void run_two_passes()
     {
         passes_ = std::make_unique<TwoPasses>(plan_, a_.batch, a_.key_value_heads, a_.threads);
@@ -218,7 +222,10 @@ private:
 
     // A row that drops by probability keeps weights between the passes, so that no exponential is computed twice. Below
     // this θ a weight may be rounded to 0 where its score is above the threshold.
-    bool keeps_weights(const QueryRows& rows, int row) const { return given_threshold(rows, row) > 1e-30F; }
+    bool keeps_weights(const QueryRows& rows, int row) const
+    {
+        return a_.placement == kPostSoftmax && given_threshold(rows, row) > 1e-30F;
+    }
 
     void score_item(const TwoPasses::Turn& turn)
     {
@@ -235,7 +242,9 @@ private:
             for (int row = 0; row < block.rows.count(); ++row) {
                 float* of_row = scores + row * kept_score_stride();
                 const int32_t largest = first_largest(of_row, padded, maxima[row]);
-                const float mass = weigh_head(of_row, padded, maxima[row], keeps_weights(block.rows, row));
+                const float mass = a_.placement == kSampledSoftmax
+                                       ? 0.0F
+                                       : weigh_head(of_row, padded, maxima[row], keeps_weights(block.rows, row));
                 parts_of(item.number, block)[row] = {maxima[row], 0.0F, mass, 0, largest, false};
             }
         }
@@ -251,6 +260,10 @@ private:
         const int64_t b = pair / a_.key_value_heads, h = pair % a_.key_value_heads;
         for (int number = 0; number < blocks_; ++number) {
             const Block block = this->block(b, h, number);
+            if (a_.placement == kSampledSoftmax) {
+                find_sampled_thresholds(block, plan_.item(plan_.first_item(b, h)));
+                continue;
+            }
             for (int row = 0; row < block.rows.count(); ++row) {
                 find_threshold(block, row, plan_.first_item(b, h));
             }
@@ -275,11 +288,8 @@ private:
             theta <= 0.0F ? -kInfinity : static_cast<float>(std::log(static_cast<double>(theta)) + lse);
     }
 
-    bool samples() const { return a_.placement == kSampledSoftmax; }
-    bool is_of_one_granule(int64_t b) const { return plan_.sequence(b).granules == 1; }
-
-    // Finds the thresholds of a KV head's rows from samples of their keys.
-    void find_sampled_thresholds(const Item& item, Scratch& scratch)
+    // Scores the samples of a KV head's rows, of which each token has its own, and finds their thresholds.
+    void sample_ahead(const Item& item, Scratch& scratch)
     {
         for (int number = 0; number < blocks_; ++number) {
             QueryRows rows = block(item, number).rows;
@@ -298,14 +308,20 @@ private:
         }
     }
 
-    // The same where one granule has all keys, from the scores of a block.
-    void find_sampled_thresholds(const QueryRows& rows, const float* scores)
+    // The same from the kept scores of all keys, which begin with those of `first`.
+    void find_sampled_thresholds(const Block& block, const Item& first)
     {
+        const QueryRows& rows = block.rows;
+        const float* scores = kept_scores_of(first, block);
+        const int64_t stride = kept_score_stride(), granule_stride = item_rows_ * stride;
+        int64_t offsets[kSampledKeys];
         float sampled[kSampledKeys];
-        for (int first = 0; first < rows.count(); first += rows.heads) {
-            const Sample sample(keys_of_token(a_, rows.sequence, rows.token(first)));
-            for (int row = first; row < first + rows.heads; ++row) {
-                sample.pick(scores + row * kScoreStride, sampled);
+        for (int token = 0; token < rows.count(); token += rows.heads) {
+            const Sample sample(keys_of_token(a_, rows.sequence, rows.token(token)));
+            sample.find(plan_.granule_rows(), granule_stride, offsets);
+            for (int row = token; row < token + rows.heads; ++row) {
+                const float* of_row = scores + row * stride;
+                std::transform(offsets, offsets + sample.count(), sampled, [&](int64_t at) { return of_row[at]; });
                 set_threshold(rows, row, log_sum(sample.masses(sampled), rows.head(row)));
             }
         }
@@ -343,9 +359,8 @@ private:
     void attend_item(const Item& item)
     {
         Scratch& scratch = Scratch::of_this_thread();
-        const bool is_whole = is_of_one_granule(item.sequence);
-        if (samples() && !is_whole && item.granule == 0) {
-            find_sampled_thresholds(item, scratch);
+        if (samples_ahead_ && item.granule == 0) {
+            sample_ahead(item, scratch);
             gates_->open(pair_of(item));
         }
         for (int number = 0; number < blocks_; ++number) {
@@ -357,9 +372,7 @@ private:
             float* scores = scratch.scores_of(block.rows.count());
             float maxima[kMostBlockRows];
             compute_scores(item, block, scores, kScoreStride, maxima);
-            if (samples() && is_whole) {
-                find_sampled_thresholds(block.rows, scores);
-            } else if (samples() && !gates_->wait_for(pair_of(item))) {
+            if (samples_ahead_ && !gates_->wait_for(pair_of(item))) {
                 return;
             }
             const int count = count_keys_of(item), padded = (count + kLanes - 1) / kLanes * kLanes;
@@ -664,14 +677,15 @@ private:
     int blocks_;         // of a group
     int64_t item_rows_;  // of a group, those behind the real tokens too
     int64_t padded_dim_;  // head_dim in whole steps
-  // per item
+    bool samples_ahead_;
+    // per item
     std::unique_ptr<HeadPart[]> parts_;          // [item_rows]
     std::unique_ptr<float[]> sums_;              // [item_rows][padded_dim], in the order of Element::load
     std::unique_ptr<int32_t[]> value_rows_;      // [blocks]
   // where probabilities are compared
     std::unique_ptr<float[]> threshold_of_row_;  // [B, Hq, Sq] in score units
     std::unique_ptr<Gates> gates_;               // per sequence and KV head: the thresholds of its rows
-    std::unique_ptr<TwoPasses> passes_;          // post-softmax, where no LSE was given
+    std::unique_ptr<TwoPasses> passes_;          // where scores are kept until thresholds are known
     std::unique_ptr<float[]> kept_scores_;       // [places][granules][item_rows][granule_rows], scores or weights
     int64_t place_size_ = 0;
     // per sequence and KV head: granules that are not done
