@@ -14,10 +14,14 @@ TORCH := $(shell grep '^torch==' constraints.txt)
 # without the doctests of addopts: files named one by one may not bring a conftest.py twice
 QUICKLY := -q -n $(PYTEST_WORKERS) -o addopts='--import-mode=importlib --strict-markers'
 # every ring but those that run below it
-RING := tests toptheta_npu emulator --ignore=tests/npu --ignore=tests/vllm --ignore=tests/real_model
+RING := tests toptheta_npu toptheta_host_model --ignore=tests/npu --ignore=tests/vllm --ignore=tests/real_model
 RUN := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS)
 # torch_npu itself, over emulated devices; the first time it is downloaded into build/ (40 MB)
-RUN_NPU := REQUIRE_NPU=1 OMP_NUM_THREADS=1 $(BIN)/python -m emulator run $(BIN)/python -m pytest -n $(PYTEST_WORKERS)
+RUN_NPU := REQUIRE_NPU=1 OMP_NUM_THREADS=1 $(BIN)/python -m emulator run --project emulator.json \
+  $(BIN)/python -m pytest -n $(PYTEST_WORKERS)
+# the emulator has tests of its own: $(call TEST_EMULATOR,which)
+TEST_EMULATOR = $(MAKE) --no-print-directory -C emulator test PYTHON=$(abspath $(BIN)/python) \
+  OPTIONS='-n $(PYTEST_WORKERS)' SELECT='$(1)'
 OLDEST_TRANSFORMERS := build/transformers-oldest
 TRITON := build/triton
 OLDEST := build/oldest
@@ -53,11 +57,13 @@ demo: $(READY)
 # a part of all rings: five and a half minutes on two cores, eight and a half the first time, when all is compiled
 test: $(READY)
 	$(RUN) $(RING) -m 'not full and not aarch64 and not sanitizers'
+	$(call TEST_EMULATOR,not full and not long)
 	$(RUN_NPU) tests/npu -m 'npu and not full'
 
 # and what takes longer: other compilers, packages, every command of the pages, whole matrices
 test-all: test
 	$(RUN) $(RING) -m 'full and not long and not aarch64 and not sanitizers'
+	$(call TEST_EMULATOR,full and not long)
 	$(RUN_NPU) tests/npu -m 'npu and full and not long'
 	$(RUN_NPU) tests/fallback tests/test_operator.py -m 'npu and not full'
 
@@ -69,6 +75,7 @@ test-operator: $(READY)
 # it out
 test-long: $(READY)
 	$(RUN) $(RING) -m 'long and not aarch64 and not sanitizers'
+	$(call TEST_EMULATOR,long)
 	$(RUN_NPU) tests/npu -m 'npu and long'
 
 # new calls against the oracle, so many of each test that draws them, on every backend
@@ -193,7 +200,7 @@ docs: $(READY)
 train: $(READY)
 	$(BIN)/python examples/train_tiny_llama.py
 
-$(READY): pyproject.toml emulator/pyproject.toml constraints.txt
+$(READY): pyproject.toml emulator/pyproject.toml toptheta_host_model/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	  echo "$(PYTHON) has no venv module. On Debian or Ubuntu: apt-get install python3-venv"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -201,7 +208,8 @@ $(READY): pyproject.toml emulator/pyproject.toml constraints.txt
 	@echo "Installing into $(VENV): PyTorch and some 60 small packages, once; one to five minutes."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --disable-pip-version-check $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $(TORCH)
-	$(BIN)/pip install --disable-pip-version-check -c constraints.txt -e '.[hf,gguf,plot,datasets,eval,dev]' -e ./emulator
+	$(BIN)/pip install --disable-pip-version-check -c constraints.txt -e '.[hf,gguf,plot,datasets,eval,dev]' -e ./emulator \
+	  -e ./toptheta_host_model
 	@touch $@
 
 clean:

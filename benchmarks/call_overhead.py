@@ -22,6 +22,8 @@ from benchmarks.tables import Table, show
 from toptheta_npu import operator
 from toptheta_npu.cpu import library, operators
 from toptheta_npu.cpu.direct import CallCache
+from toptheta_npu.fallback.schemas import giving_arguments
+from toptheta_npu.operator import calls
 
 _CALL = "operator(query, key, value, threshold)"
 
@@ -32,7 +34,7 @@ def register_empty() -> Any:
     registered.define("empty" + operator.SCHEMAS["incremental_attention"])
     registered.impl("empty", lambda query, *_, **__: torch.empty_like(query), "CPU")
     registered.impl("empty", torch.library.fallthrough_kernel, "Autograd")
-    return registered, torch.ops.toptheta_npu_benchmark.empty
+    return registered, torch.ops.toptheta_npu_benchmark.empty.default
 
 
 def packed_arguments(tensors: dict[str, Tensor]) -> tuple[bytes, Tensor]:
@@ -73,7 +75,8 @@ def measure() -> tuple[float, float]:
     registered, empty = register_empty()
     with torch.no_grad():
         unknown = mock.patch.object(CallCache, "key", new=_of_no_known_call)
-        with unknown, mock.patch.object(torch.ops.toptheta_npu, "incremental_attention", empty):
+        run_empty = giving_arguments("incremental_attention", empty)
+        with unknown, mock.patch.dict(calls.RUN, incremental_attention=run_empty):
             alone = [
                 microseconds(_CALL, names, 2000) - microseconds("empty_like(query)", names, 2000) for _ in range(9)
             ]

@@ -1,4 +1,4 @@
-"""What the emulator compiles, kept once for every state of the inputs, for all processes of a checkout."""
+"""What the emulator compiles, kept once for every state of the inputs, for all processes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,12 @@ from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-BUILD_ROOT = REPOSITORY / "build"
+_HERE = Path(__file__).resolve().parent
+#: What `import emulator` needs in the search path.
+IMPORT_ROOT = _HERE.parent
+_USER_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ascend-emulator"
+#: Beside a checkout, so that it goes with it; of the user where the emulator has been installed.
+BUILD_ROOT = IMPORT_ROOT / "build" if (_HERE / "pyproject.toml").is_file() else _USER_CACHE
 CACHE = BUILD_ROOT / "emulator"
 _logger = logging.getLogger(__name__)
 

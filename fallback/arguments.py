@@ -1,12 +1,12 @@
 """The arguments of a decode step: one table, and the object that carries them from the public functions to a backend.
 
-The schemas of the registered operators are made from it here, and in their own rooms the packing for the native CPU
-kernel, the parameters of the aclnn function and the nodes of a GE graph. Tests compare C++ and pages with it.
+`schemas` puts them in a row for the registered operators and the public functions; in their own rooms the packing for
+the native CPU kernel, the parameters of the aclnn function and the nodes of a GE graph are made from it. Tests compare
+C++ and pages with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
 
 import torch
@@ -204,6 +204,8 @@ def _places(names: list[str]) -> slice:
 _OPTIONAL = [argument.name for argument in TABLE.values() if argument.type == Tensor | None]
 #: The tensors of `Arguments`.
 TENSORS = _places(["query", "key", "value", "threshold", *_OPTIONAL])
+#: Those that may be given as lists.
+LENGTHS = _places(["actual_seq_lengths", "key_start"])
 #: Those that are numbers of rows or heads.
 FLOAT_TENSORS = _places([name for name in _OPTIONAL if TABLE[name].about.dtypes == _FLOAT32])
 #: What int8 caches come with.
@@ -213,61 +215,3 @@ ANTIQUANT_MODES = _places(["key_antiquant_mode", "value_antiquant_mode"])
 CHOICES = _places([
     "input_layout", "key_antiquant_mode", "value_antiquant_mode", "placement", "sdc", "sdc_gamma", "path",
 ])  # fmt: skip
-
-
-_SPELT = {
-    Tensor: "Tensor {0}", Tensor | None: "Tensor? {0}=None", int: "int {0}", float: "float {0}", str: "str {0}",
-}  # fmt: skip
-
-
-def _of(operator: str) -> tuple[list[Argument], list[Argument]]:
-    """Split the arguments of an operator: those given by position, which are the tensors, and those by keyword."""
-    own = [argument for argument in TABLE.values() if operator in argument.about.operators]
-    tensors = [argument for argument in own if argument.type in (Tensor, Tensor | None)]
-    return tensors, [argument for argument in own if argument not in tensors]
-
-
-def _schema(operator: str) -> str:
-    tensors, others = _of(operator)
-    words = [_SPELT[argument.type].format(argument.name) for argument in tensors] + ["*"]
-    for argument in others:
-        word = _SPELT[argument.type].format(argument.name)
-        default = f'"{argument.default}"' if argument.type is str else argument.default
-        words.append(word if argument.required else f"{word}={default}")
-    return f"({', '.join(words)}) -> {OPERATORS[operator]}"
-
-
-#: One schema of each operator for all devices.
-SCHEMAS = {operator: _schema(operator) for operator in OPERATORS}
-_Take = Callable[[Callable[[Arguments], Any]], Callable[..., Any]]
-
-
-def taken_by(operator: str) -> list[Argument]:
-    """List the arguments of an operator in the order of its schema."""
-    tensors, others = _of(operator)
-    return tensors + others
-
-
-def taking_arguments(operator: str, implementation: Callable[[Arguments], Any]) -> Callable[..., Any]:
-    """Give ``implementation`` the parameters of an operator's schema, as the dispatcher calls it."""
-    return _TAKE[operator](implementation)
-
-
-def _written_out(operator: str) -> _Take:
-    """Write a function out from the table, as named tuples do a constructor: ``**others`` takes a microsecond more."""
-    tensors, others = _of(operator)
-    names = {True: "{0.name}", False: "{0.name}={0.default!r}"}
-    parameters = [names[argument.required].format(argument) for argument in (*tensors, *others)]
-    parameters.insert(len(tensors), "*")
-    values = [each.name if each in tensors or each in others else repr(each.default) for each in TABLE.values()]
-    source = f"""def take(implementation):
-        def {operator}({", ".join(parameters)}):
-            return implementation(make(Arguments, ({", ".join(values)})))
-        return {operator}"""
-    scope: dict[str, Any] = {"make": tuple.__new__, "Arguments": Arguments}
-    exec(source, scope)
-    take: _Take = scope["take"]
-    return take
-
-
-_TAKE = {operator: _written_out(operator) for operator in OPERATORS}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from emulator.cann import aclnn_signature
+from toptheta_host_model import OPERATOR
 from toptheta_npu import _backends
 from toptheta_npu.npu import environment, interface
 from toptheta_npu.npu.backend import NPU_SELECTOR
@@ -28,7 +28,7 @@ def forget_choices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def header(change: tuple[str, str] = ("", "")) -> str:
     """The header that CANN generates for the operator definition, with one text in it replaced."""
-    function = aclnn_signature()["get_workspace_size"]
+    function = OPERATOR.aclnn_signature()["get_workspace_size"]
     parameters = ",\n    ".join(f"{item['type']}{item['name']}" if item["type"].endswith("*")
                                 else f"{item['type']} {item['name']}" for item in function["parameters"])  # fmt: skip
     text = f"/* generated */\naclnnStatus {function['name']}(\n    {parameters});\n"

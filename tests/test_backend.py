@@ -18,7 +18,7 @@ from toptheta_npu.fallback import Arguments
 from toptheta_npu.npu import loading
 from toptheta_npu.npu.backend import NPU_SELECTOR
 from toptheta_npu.operator import SCHEMAS, registration
-from toptheta_npu.operator.checks import check_kernel_limits
+from toptheta_npu.operator.limits import LIMITS, check_limits
 
 
 @pytest.fixture(autouse=True)
@@ -249,6 +249,10 @@ _LIMITS = {
 }  # fmt: skip
 
 
+def test_every_backend_has_a_row_of_limits() -> None:
+    assert set(LIMITS) | {"auto"} == {backend for backends in BACKENDS.values() for backend in backends}
+
+
 @pytest.mark.parametrize("case", _LIMITS)
 def test_kernel_limits(case: str) -> None:
     change, error, message = _LIMITS[case]
@@ -256,13 +260,13 @@ def test_kernel_limits(case: str) -> None:
     if case == "dtype":
         query = query.float()
     with pytest.raises(error) as caught:
-        check_kernel_limits(_arguments(query, cache)._replace(**change))
+        check_limits(_arguments(query, cache)._replace(**change), LIMITS["npu"])
     assert str(caught.value) == message
 
 
 def test_a_stride_that_is_never_taken_may_be_anything() -> None:
     cache = torch.ones(1, 8, 1, 24).half()[..., :16]
-    check_kernel_limits(_arguments(torch.ones(1, 1, 1, 16).half(), cache[:, :1]))
+    check_limits(_arguments(torch.ones(1, 1, 1, 16).half(), cache[:, :1]), LIMITS["npu"])
 
 
 def _arguments(query: Tensor, cache: Tensor) -> Arguments:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import toptheta_npu  # noqa: F401 (registers the operators)
-from emulator.cann import describe_operator
+from toptheta_host_model import OPERATOR
 from toptheta_npu import TopThetaBackendError
 from toptheta_npu.fallback.arguments import OPERATORS
 from toptheta_npu.npu import build, converter
@@ -49,7 +49,7 @@ def test_adapter_takes_what_the_dispatcher_passes(operator: str) -> None:
 
 
 def test_converter_names_are_those_of_the_operator_definition() -> None:
-    operator = describe_operator()
+    operator = OPERATOR.describe()
     kinds = {"int": "Int", "float": "Float", "string": "Str", "list_int": "ListInt", "bool": "Bool"}
     assert operator["type"] == converter.OPERATOR
     assert [item["name"] for item in operator["inputs"]] == list(converter.INPUTS)
@@ -107,11 +107,11 @@ def test_converter_maps_a_paged_call(name: str, returned: Any, monkeypatch: pyte
     )  # fmt: skip
     assert result == returned
     (node,) = nodes
-    assert node["type"] == describe_operator()["type"]
+    assert node["type"] == OPERATOR.describe()["type"]
     given = (node["inputs"]["query"], node["inputs"]["block_table"], node["inputs"]["row_lse"])
     assert given == (query, "table", None)
     attributes = {attribute: value for attribute, (_, value) in node["attrs"].items()}
-    defaults = {item["name"]: item["default"] for item in describe_operator()["attributes"]}
+    defaults = {item["name"]: item["default"] for item in OPERATOR.describe()["attributes"]}
     expected = defaults | {"num_heads": 4, "num_key_value_heads": 2, "scale_value": 0.125, "block_size": 32,
                            "with_stats": "stats" in name, "partial": "partial" in name}  # fmt: skip
     if "partial" in name:

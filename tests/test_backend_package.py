@@ -14,8 +14,8 @@ import torch
 from typer.testing import CliRunner
 
 import toptheta_npu
-from emulator.cann import aclnn_signature
 from tests.op_packages import forget_choices, header, make_package
+from toptheta_host_model import OPERATOR
 from toptheta_npu import TopThetaBackendError
 from toptheta_npu.cli import app
 from toptheta_npu.npu import build, environment, interface, loading
@@ -255,10 +255,12 @@ def test_header_is_read_whatever_its_spaces(wide: bool) -> None:
 
 
 def test_parameters_are_those_of_the_operator_definition() -> None:
-    generated = [(item["type"], item["name"]) for item in aclnn_signature()["get_workspace_size"]["parameters"]]
+    generated = [
+        (item["type"], item["name"]) for item in OPERATOR.aclnn_signature()["get_workspace_size"]["parameters"]
+    ]
     assert interface.header_parameters(header()) == generated
     assert interface.difference(header()) is None
-    names = [aclnn_signature()[kind]["name"] for kind in ("get_workspace_size", "run")]
+    names = [OPERATOR.aclnn_signature()[kind]["name"] for kind in ("get_workspace_size", "run")]
     assert names == [interface.PLAN, interface.RUN]
 
 
@@ -266,7 +268,9 @@ def test_adapter_passes_the_parameters_in_their_order() -> None:
     """No compiler tells two tensors, or two texts, that have changed places."""
     passed = adapter_header().split("return plan(")[1].split("others")[0]
     names = ["rowLse" if name == "lse" else _camel_case(name) for name in re.findall(r"a\.(\w+)", passed)]
-    declared = [item["name"].removesuffix("Optional") for item in aclnn_signature()["get_workspace_size"]["parameters"]]
+    declared = [
+        item["name"].removesuffix("Optional") for item in OPERATOR.aclnn_signature()["get_workspace_size"]["parameters"]
+    ]
     assert names == declared[: len(names)]
     # what follows is no argument of an operator
     assert declared[len(names)] == "blockSize"

@@ -35,7 +35,7 @@ SECONDS = 120
 SLOW_SECONDS = 1800
 
 #: What an example may import: the standard library and what `make` or the page's own subject installs.
-INSTALLED = {"emulator", "numpy", "toptheta_npu", "torch", "transformers"}
+INSTALLED = {"emulator", "numpy", "toptheta_host_model", "toptheta_npu", "torch", "transformers"}
 
 
 @pytest.mark.parametrize("block", EXAMPLES)
@@ -98,7 +98,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_files_named_on_a_page_exist(page: Path) -> None:
-    top = r"(?:docs|toptheta_npu|fallback|benchmarks|examples|tests|emulator|op_host|op_kernel)"
+    top = r"(?:docs|toptheta_npu|fallback|benchmarks|examples|tests|emulator|toptheta_host_model|op_host|op_kernel)"
     named = [span for span in code_spans(page) if re.fullmatch(rf"{top}/[\w./-]+", span)]
     assert not [name for name in named if not (ROOT / name).exists()]
 

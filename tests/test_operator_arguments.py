@@ -13,8 +13,9 @@ import toptheta_npu
 from tests.markdown import ROOT
 from toptheta_npu import cpu
 from toptheta_npu.context_parallel import context_parallel_attention, context_parallel_attention_with_stats
-from toptheta_npu.cpu.library import ARGUMENTS
-from toptheta_npu.fallback.arguments import FLOAT_TENSORS, OPERATORS, SCHEMAS, TABLE, Argument, Arguments
+from toptheta_npu.cpu.library import FIELDS
+from toptheta_npu.fallback.arguments import FLOAT_TENSORS, OPERATORS, TABLE, Arguments
+from toptheta_npu.fallback.schemas import PUBLIC_NAMES, SCHEMAS
 
 _WHOLE_ROW = TABLE["sdc"].about.operators
 #: What a public function resolves before the operator sees it.
@@ -25,15 +26,13 @@ _NAMES = {"lse": "row_lse"}
 _STRUCTS = {"TensorView": "Pqqqq", "Integers": "Pq", "Scales": "Pqqqqq"}
 
 
-def _public_name(argument: Argument) -> str:
-    return "_path" if argument.name == "path" else argument.name
-
-
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_public_functions_take_the_arguments_of_the_table(operator: str) -> None:
     parameters = inspect.signature(getattr(toptheta_npu, operator)).parameters
     expected = {
-        _public_name(argument): inspect.Parameter.empty if argument.required else argument.default
+        PUBLIC_NAMES.get(argument.name, argument.name): inspect.Parameter.empty
+        if argument.required
+        else argument.default
         for argument in TABLE.values()
         if operator in argument.about.operators or argument.name == "block_size"
     }
@@ -60,8 +59,7 @@ def test_the_struct_of_the_cpu_kernel_is_what_python_packs() -> None:
     declared = re.findall(r"^ +([\w ]+?[\w*]) (\w+);", text, re.MULTILINE)
     codes = {"int64_t": "q", "double": "d", "RunInParallel": "P"}
     packed = [_STRUCTS.get(kind) or codes.get(kind, "P") for kind, _ in declared]
-    expected = "".join(code * int(count or 1) for count, code in re.findall(r"(\d*)([a-zA-Z])", ARGUMENTS.format))
-    assert "".join(packed) == expected
+    assert "".join(packed) == "".join(FIELDS.values())
     pointers = [name for kind, name in declared if kind == "const float*" and name != "threshold"]
     assert pointers == [_NAMES.get(name, name) for name in Arguments._fields[FLOAT_TENSORS]]
 

@@ -16,7 +16,8 @@ from tests.helpers import make_inputs
 from tests.test_operator import as_tuple, operator_inputs
 from tests.tiers import product
 from toptheta_npu import TopThetaNotImplementedError, use_backend
-from toptheta_npu.operator.checks import check_arguments, check_kernel_limits
+from toptheta_npu.operator.checks import check_rows
+from toptheta_npu.operator.limits import LIMITS, check_limits
 
 _BY_ID = {case.id: case for case in TOKEN_CASES}
 _CHECKED = (
@@ -121,7 +122,7 @@ def test_the_npu_kernel_refuses(part: bool, change: dict[str, Any], message: str
     rows = {name: arguments[name].half() for name in ("query", "key", "value")}
     given = toptheta_npu.fallback.Arguments(4, 2, 0.25, threshold=arguments["threshold"], **rows)._replace(**change)
     with pytest.raises(TopThetaNotImplementedError, match=f"^{message}; "):
-        check_kernel_limits(given, part=part)
+        check_limits(given, LIMITS["npu"], part=part)
 
 
 @pytest.mark.parametrize("base", ["tokens", "decode"])
@@ -131,4 +132,4 @@ def test_the_npu_kernel_takes_several_tokens_and_one_that_may_be_none(base: str)
         None, None, None, *(arguments[each].half() for each in ("query", "key", "value")), arguments["threshold"],
         actual_query_lengths=torch.tensor([1, 1]),
     )  # fmt: skip
-    check_kernel_limits(check_arguments(given, part=False))
+    check_limits(check_rows(given, part=False), LIMITS["npu"])

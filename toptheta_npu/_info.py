@@ -10,7 +10,7 @@ from ._findings import Finding
 from .cpu import info as cpu_info
 from .cpu.backend import CPU_SELECTOR
 from .errors import TopThetaValueError
-from .fallback.arguments import SCHEMAS
+from .fallback.schemas import SCHEMAS
 from .npu import info as npu_info
 from .npu import loading
 from .npu.backend import NPU_SELECTOR

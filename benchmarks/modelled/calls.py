@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from emulator.ascendc import Mode
-from emulator.incremental_attention import WITHOUT_TILING_POINTERS, OperatorRun, kernel_for
+from toptheta_host_model import WITHOUT_TILING_POINTERS, OperatorRun, kernel_for
 from toptheta_npu.timing.shapes import PAPER, SHAPES, Shape, check_for_device
 
 from .step import (

@@ -19,7 +19,7 @@ from torch import Tensor
 from emulator.ascendc import COLUMNS, Column, Kernel, KernelRun, Mode, Timeline, build_kernel
 from emulator.ascendc.library import load
 from emulator.cann import Platform
-from emulator.incremental_attention import OperatorRun, kernel_for, run_operator
+from toptheta_host_model import OperatorRun, kernel_for, run_operator
 from toptheta_npu.fallback.antiquant import PER_TOKEN_AND_HEAD, quantise
 from toptheta_npu.fallback.sampled import sampled_lse
 

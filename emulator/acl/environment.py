@@ -7,11 +7,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..compile_cache import REPOSITORY
-from .settings import TORCH_NPU_PLACE
+from ..compile_cache import IMPORT_ROOT
+from .settings import TORCH_NPU_PLACE, VARIABLE, with_settings
 
-#: Set in the emulator's environment: the folder of its libraries.
-LIBRARIES_VARIABLE = "TOPTHETA_EMULATOR_LIBRARIES"
 #: Of an installed CANN; with them torch_npu would look for parts of it.
 REMOVED = ("ASCEND_HOME_PATH", "ASCEND_OPP_PATH", "ASCEND_TOOLKIT_HOME", "ASCEND_AICPU_PATH")
 #: Of sitecustomize and the import hook.
@@ -19,21 +17,25 @@ HOOK = Path(__file__).resolve().parent / "hook"
 
 
 def emulator_variables(
-    libraries: Path, op_package: Path | None, base: Mapping[str, str] = os.environ
+    libraries: Path,
+    op_package: Path | None,
+    settings: Mapping[str, object] | None = None,
+    base: Mapping[str, str] = os.environ,
 ) -> dict[str, str]:
     """List the variables to set on top of `base`; those in `REMOVED` are to be removed from it.
 
     Args:
         libraries: the folder that `build_libraries` returned.
         op_package: a vendor folder from `make_op_package`; None leaves ASCEND_CUSTOM_OPP_PATH as it is.
+        settings: of the devices; those of `base` stay where none is given.
     """
     variables = {
-        "PYTHONPATH": _join([HOOK, TORCH_NPU_PLACE, REPOSITORY], base.get("PYTHONPATH")),
+        "PYTHONPATH": _join([HOOK, TORCH_NPU_PLACE, IMPORT_ROOT], base.get("PYTHONPATH")),
         "LD_LIBRARY_PATH": _join([libraries], base.get("LD_LIBRARY_PATH")),
         "PATH": _join([Path(sys.executable).parent], base.get("PATH")),
         # torch would import torch_npu in `import torch`, before anyone has asked for it
         "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
-        LIBRARIES_VARIABLE: str(libraries),
+        **with_settings(base, **{**(settings or {}), "libraries": libraries}),
     }
     if op_package is not None:
         variables["ASCEND_CUSTOM_OPP_PATH"] = _join([op_package], base.get("ASCEND_CUSTOM_OPP_PATH"))
@@ -42,7 +44,7 @@ def emulator_variables(
 
 def in_emulator() -> bool:
     """Tell whether this process runs in the emulator's environment."""
-    return LIBRARIES_VARIABLE in os.environ
+    return VARIABLE in os.environ
 
 
 def _join(paths: list[Path], existing: str | None) -> str:

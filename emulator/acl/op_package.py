@@ -11,75 +11,76 @@ from pathlib import Path
 from typing import Any
 
 from ..ascendc import Kernel, build_kernel
-from ..cann import aclnn_signature, describe_operator, operator_library
-from ..compile_cache import REPOSITORY, CompileError, cached_folder
+from ..cann import kernel_combinations, kernel_defines
+from ..compile_cache import CompileError, cached_folder
 from .build import link
 from .environment import emulator_variables
 from .libraries import build_libraries, include_options
 from .op_source import aclnn_header, aclnn_source
+from .project import Project
 from .torch_npu import torch_package
 
-VENDOR = "toptheta"
 _SOURCES = Path(__file__).resolve().parent / "package"
 _EMULATOR = Path(__file__).resolve().parents[1]
 _CANN = _EMULATOR / "cann"
 _MACHINE_HEADERS = tuple(_EMULATOR / "ascendc" / "machine" / name for name in ("defects.h", "interface.h"))
-_KERNEL = REPOSITORY / "op_kernel" / "top_theta_incremental_attention.cpp"
-_DEVICE_TYPES = {"float16": "half", "bfloat16": "bfloat16_t", "int8": "int8_t"}
-_TYPE_MACROS = ("DTYPE_QUERY", "DTYPE_KEY", "DTYPE_VALUE")
-_PYTHON = REPOSITORY / "toptheta_npu"
-_ADAPTER_INPUTS = (
-    _PYTHON / "npu" / "adapter.cpp", _PYTHON / "npu" / "adapter_arguments.py", _PYTHON / "npu" / "build.py",
-    _PYTHON / "npu" / "interface.py", _PYTHON / "fallback" / "arguments.py",
-)  # fmt: skip
 
 
 def make_op_package(
-    place: Path, *, library: bool = True, without: Collection[str] = (), owner: int | None = None
+    project: Project,
+    place: Path,
+    *,
+    library: bool = True,
+    without: Collection[str] = (),
+    owner: int | None = None,
 ) -> Path:
-    """Install the operator as CANN's build does: `place`/vendors/toptheta, for ASCEND_CUSTOM_OPP_PATH.
+    """Install the operator as CANN's build does: `place`/vendors/VENDOR, for ASCEND_CUSTOM_OPP_PATH.
 
     Args:
-        place: a folder; what it already has at vendors/toptheta is replaced.
+        project: the sources and the vendor.
+        place: a folder; what it already has of this vendor is replaced.
         library: False leaves libcust_opapi.so out.
         without: arguments of the definition that the aclnn functions and the header do not have, as in a package
             of another version.
         owner: the user id that the files are given to.
 
     Returns:
-        The folder `place`/vendors/toptheta.
+        The folder `place`/vendors/VENDOR.
 
     Raises:
         CompileError: the compiler refuses a source.
         ValueError: a name in `without` that is no argument of the definition.
     """
-    signature = _without(aclnn_signature(), without)
-    folder = place / "vendors" / VENDOR
+    signature = _without(project.operator.aclnn_signature(), without)
+    folder = place / "vendors" / project.vendor
     shutil.rmtree(folder, ignore_errors=True)
     include, lib = folder / "op_api" / "include", folder / "op_api" / "lib"
     include.mkdir(parents=True)
     lib.mkdir(parents=True)
-    (place / "vendors" / "config.ini").write_text(f"load_priority={VENDOR}\n")
+    (place / "vendors" / "config.ini").write_text(f"load_priority={project.vendor}\n")
     (include / signature["header"]).write_text(aclnn_header(signature))
     if library:
-        shutil.copy2(op_library(signature), lib)
+        shutil.copy2(op_library(project, signature), lib)
     if owner is not None:
         for path in (folder, *folder.rglob("*")):
             os.chown(path, owner, -1)
     return folder
 
 
-def op_library(signature: Mapping[str, Any] | None = None) -> Path:
+def op_library(project: Project, signature: Mapping[str, Any] | None = None) -> Path:
     """Build libcust_opapi.so for the recorded definition, unless nothing has changed since it was built.
 
     Args:
+        project: the sources.
         signature: the functions that it exports; None for those that CANN generates.
     """
     runtime = build_libraries()
-    operator = operator_library()
-    definition = describe_operator()
-    kernels = {dtypes: _kernel(*dtypes) for dtypes in _combinations(definition)}
-    source = aclnn_source(definition, signature or aclnn_signature(), _KERNEL.stem, kernels)
+    operator = project.operator.library()
+    definition = project.operator.describe()
+    kernels = {
+        tuple(dtypes.values()): _kernel(project, definition, dtypes) for dtypes in kernel_combinations(definition)
+    }
+    source = aclnn_source(definition, signature or project.operator.aclnn_signature(), project.kernel.stem, kernels)
     sources = sorted(path for path in _SOURCES.iterdir() if path.suffix in (".cpp", ".h"))
 
     def build(folder: Path) -> None:
@@ -94,31 +95,33 @@ def op_library(signature: Mapping[str, Any] | None = None) -> Path:
     return cached_folder("operator", inputs, build) / "libcust_opapi.so"
 
 
-def default_op_package() -> Path:
-    """Make the package that the emulator's environment names: the operator, and toptheta_npu's adapter beside it."""
-    adapter = cached_folder("adapter", [sys.executable, str(torch_package()), *_ADAPTER_INPUTS], _build_adapter)
+def default_op_package(project: Project) -> Path:
+    """Make the package that the emulator's environment names: the operator, and what the project builds beside it."""
+    inputs: list[str | Path] = [sys.executable, str(torch_package()), *project.build, *project.build_inputs]
+    more = cached_folder("beside", inputs, lambda folder: _run_build(project, folder)) if project.build else None
 
     def build(folder: Path) -> None:
-        shutil.copytree(adapter / "torch", make_op_package(folder) / "torch")
+        package = make_op_package(project, folder)
+        if more is not None:
+            shutil.copytree(more, package, dirs_exist_ok=True)
 
-    return cached_folder("package", [str(op_library()), str(adapter)], build) / "vendors" / VENDOR
-
-
-def _combinations(definition: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """List the dtypes of the first three inputs, query, key and value, which the kernel is built for."""
-    columns = zip(*(item["types"] for item in definition["inputs"][: len(_TYPE_MACROS)]), strict=True)
-    return list(dict.fromkeys(columns))
-
-
-def _kernel(*dtypes: str) -> Path:
-    defines = {macro: _DEVICE_TYPES[dtype] for macro, dtype in zip(_TYPE_MACROS, dtypes, strict=True)}
-    return build_kernel(Kernel(_KERNEL, defines=defines))
+    return (
+        cached_folder("package", [str(op_library(project)), project.vendor, str(more)], build)
+        / "vendors"
+        / project.vendor
+    )
 
 
-def _build_adapter(package: Path) -> None:
+def _kernel(project: Project, definition: Mapping[str, Any], dtypes: Mapping[str, str]) -> Path:
+    return build_kernel(Kernel(project.kernel, defines=kernel_defines(definition, dtypes)))
+
+
+def _run_build(project: Project, folder: Path) -> None:
     variables = dict(os.environ) | emulator_variables(build_libraries(), None)
-    command = [sys.executable, "-m", "toptheta_npu.npu.build", str(package)]
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    command = [part.format(python=sys.executable, folder=folder) for part in project.build]
+    done = subprocess.run(
+        command, cwd=project.folder, env=variables, capture_output=True, text=True, check=False
+    )  # fmt: skip
     if done.returncode != 0:
         raise CompileError(command, done.stdout + done.stderr)
 

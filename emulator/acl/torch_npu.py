@@ -11,7 +11,7 @@ import tempfile
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from ..compile_cache import BUILD_ROOT, REPOSITORY
+from ..compile_cache import BUILD_ROOT
 from .settings import TORCH_NPU_PLACE, TORCH_NPU_VERSION
 
 _logger = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ def install_torch_npu() -> bool:
         SetupError: another version of torch is installed, or pip fails.
     """
     _check_torch()
-    BUILD_ROOT.mkdir(exist_ok=True)
+    BUILD_ROOT.mkdir(parents=True, exist_ok=True)
     with (BUILD_ROOT / "torch_npu.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if torch_npu_package().is_dir():
@@ -74,7 +74,7 @@ def _check_torch() -> None:
 def _pip_install(target: Path) -> None:
     command = [
         sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps",
-        "--target", str(target), "-c", str(REPOSITORY / "constraints.txt"), f"torch_npu=={TORCH_NPU_VERSION}",
+        "--target", str(target), f"torch_npu=={TORCH_NPU_VERSION}",
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:

@@ -6,6 +6,7 @@
 from ..compile_cache import CompileError
 from .arguments import Argument, ArgumentError, Role, sparse_array
 from .build import Kernel, build_kernel, sanitizer_environment
+from .library import cost_constants
 from .results import Finding, KernelError, SyncSite, Traffic
 from .run import KernelRun, LaunchError, Mode, run_kernel
 from .timeline import COLUMNS, Column, CoreTimes, Timeline
@@ -28,6 +29,7 @@ __all__ = [
     "Timeline",
     "Traffic",
     "build_kernel",
+    "cost_constants",
     "run_kernel",
     "sanitizer_environment",
     "sparse_array",

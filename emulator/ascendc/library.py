@@ -28,6 +28,7 @@ class COptions(ctypes.Structure):
         ("trace", ctypes.c_int32),
         ("host_threads", ctypes.c_int32),
         ("suppress", ctypes.c_char_p),
+        ("defect", ctypes.c_char_p),
     )
 
 
@@ -68,6 +69,11 @@ class CCost(ctypes.Structure):
     )
 
 
+def cost_constants() -> tuple[str, ...]:
+    """List the constants of machine/cost.h, as `KernelRun.timeline` takes them."""
+    return tuple(entry[0] for entry in CCost._fields_)
+
+
 class CTimelineOptions(ctypes.Structure):
     _fields_ = (("hot", ctypes.c_int32), ("bank_conflicts", ctypes.c_int32), ("cost", CCost))
 
@@ -106,7 +112,7 @@ class KernelLibrary:
         cost = CCost()
         if not self.cost_of(column.encode(), ctypes.byref(cost)):
             raise ValueError(f"column: the machine has no constants of that name, got {column!r}")
-        known = [entry[0] for entry in CCost._fields_]
+        known = cost_constants()
         for name, value in overrides.items():
             if name not in known:
                 raise TypeError(f"{name}: no such constant of the timeline; there are {', '.join(known)}")

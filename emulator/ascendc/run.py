@@ -124,6 +124,7 @@ def run_kernel(
     trace: bool = True,
     suppress: str | Sequence[str] = (),
     host_threads: int = 0,
+    defect: str = "",
 ) -> KernelRun:
     """Run a kernel on the host model of Ascend C and return what was found.
 
@@ -141,6 +142,7 @@ def run_kernel(
         trace: False keeps no timeline.
         suppress: names of sync sites (SyncSite.name, or "file.h:LINE") that do nothing in this run.
         host_threads: blocks that run at the same time; 0 takes the processors of the host, at most 4.
+        defect: a planted defect of the machine, by its name in the table of README.md.
 
     Raises:
         CompileError: the compiler refuses the kernel.
@@ -159,6 +161,7 @@ def run_kernel(
         trace=trace,
         host_threads=host_threads,
         suppress=_suppressed(suppress).encode(),
+        defect=defect.encode(),
     )
     handle = library.launch(_entry(library, kernel), _c_arguments(memory), len(memory), ctypes.byref(options))
     error = library.error(handle).decode()

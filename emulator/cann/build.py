@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..compile_cache import REPOSITORY, cached_folder, compiler_version, default_compiler, run_compiler
+from ..compile_cache import cached_folder, compiler_version, default_compiler, run_compiler
 
 _FLAGS = ("-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared")
 
@@ -15,8 +15,7 @@ def build_library(
 ) -> Path:
     """Compile the shared library of `sources`, unless neither they nor a header near them has changed.
 
-    Headers are looked for in ``include_dirs``, in the folders of the sources and in op_kernel. Several processes
-    may build at once.
+    Headers are looked for in ``include_dirs`` and in the folders of the sources. Several processes may build at once.
 
     Args:
         compiler: the C++ compiler; None takes $CXX or g++.
@@ -36,6 +35,6 @@ def build_library(
 
 
 def _inputs(sources: Sequence[Path], include_dirs: Sequence[Path]) -> list[Path]:
-    folders = {*include_dirs, *(source.parent for source in sources), REPOSITORY / "op_kernel"}
+    folders = {*include_dirs, *(source.parent for source in sources)}
     headers = {header for folder in folders for header in folder.rglob("*.h")}
     return sorted({*sources, *headers})

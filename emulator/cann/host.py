@@ -1,4 +1,4 @@
-"""Python over the C functions of host.h, compiled together with the unmodified op_host sources."""
+"""Python over the C functions of host.h, compiled together with the unmodified host sources of an operator."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ..compile_cache import REPOSITORY
 from .build import build_library
 from .signature import signature_of
 
@@ -86,104 +85,121 @@ class _Tiling(ctypes.Structure):
                 ("schedule_mode", ctypes.c_uint32))  # fmt: skip
 
 
-def operator_library() -> Path:
-    """Build the shared library with the C functions of host.h, for callers in C and C++."""
-    sources = [*sorted(_HERE.glob("*.cpp")), *sorted((REPOSITORY / "op_host").glob("*.cpp"))]
-    return build_library("operator", sources, [_HERE / "include", _HERE])
+@dataclass(frozen=True)
+class Operator:
+    """The host side of one custom operator: the sources of its definition, shape inference and tiling.
+
+    Attributes:
+        sources: the folder whose C++ files are compiled; one of them registers the operator with OP_ADD.
+        include_dirs: further folders that the sources take headers from, such as that of the kernel.
+    """
+
+    sources: Path
+    include_dirs: tuple[Path, ...] = ()
+
+    def library(self) -> Path:
+        """Build the shared library with the C functions of host.h, for callers in C and C++.
+
+        Raises:
+            CompileError: the compiler refuses a source.
+            FileNotFoundError: there are no C++ files in `sources`.
+        """
+        own = sorted(self.sources.glob("*.cpp"))
+        if not own:
+            raise FileNotFoundError(f"sources: expected a folder with C++ files of an operator, got {self.sources}")
+        folders = [_HERE / "include", _HERE, *self.include_dirs]
+        return build_library("operator", [*sorted(_HERE.glob("*.cpp")), *own], folders)
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the operator definition as the sources register it.
+
+        Returns:
+            "type", "inputs", "attributes", "outputs" and "socs". Inputs and outputs have "name", "option"
+            ("required" or "optional"), "types" and "formats" (a column per combination), "contiguous" ("auto",
+            "ignore" or "unset") and "value_depend"; attributes have "name", "option", "type" and "default".
+        """
+        return json.loads(_description_text(self))  # type: ignore[no-any-return]
+
+    def aclnn_signature(self) -> dict[str, Any]:
+        """Describe the two C functions that CANN generates for the operator.
+
+        Returns:
+            "header", "get_workspace_size" and "run"; a function has "name", "returns" and "parameters", each with
+            "name", C "type", "role" ("input", "attribute", "output", "result" or "launch") and the "definition" name.
+        """
+        return signature_of(self.describe())
+
+    def infer_shape(self, inputs: Mapping[str, TensorSpec | None], attrs: Mapping[str, Any]) -> dict[str, TensorSpec]:
+        """Infer shapes and dtypes of all outputs by name; what a call does not ask for has shape (0,).
+
+        Args:
+            inputs: by name; None or left out is an absent optional input.
+            attrs: by name; left out means the definition's default.
+
+        Raises:
+            OperatorError: the operator refuses the call, or a required argument is missing.
+            ValueError: a name that the definition does not have, or a value of the wrong type.
+        """
+        known = self.describe()
+        outputs = (_Tensor * len(known["outputs"]))()
+        given = _tensors(known["inputs"], inputs), _attributes(known, attrs)
+        self._check(_loaded(self).CannInferOutputs(*given, outputs))
+        return {
+            item["name"]: TensorSpec(tuple(output.dims[: output.rank]), _NAMES[output.type])
+            for item, output in zip(known["outputs"], outputs, strict=True)
+        }
+
+    def run_tiling(
+        self,
+        inputs: Mapping[str, TensorSpec | None],
+        attrs: Mapping[str, Any],
+        platform: Platform = Platform(),
+        outputs: Mapping[str, TensorSpec] | None = None,
+    ) -> TilingResult:
+        """Run the operator's tiling function.
+
+        Args:
+            inputs, attrs: as for `infer_shape`.
+            platform: the SoC.
+            outputs: by name; those left out are as `infer_shape` gives them.
+
+        Raises:
+            OperatorError: the operator refuses the call; the text is its own message.
+            ValueError: a name that the definition does not have, or a value of the wrong type.
+        """
+        known = self.describe()
+        given = self.infer_shape(inputs, attrs) | dict(outputs or {})
+        soc = _Platform(
+            platform.cube_cores, platform.vector_cores, platform.ub_bytes, platform.l2_bytes, platform.system_workspace
+        )
+        result = _Tiling()
+        self._check(_loaded(self).CannRunTiling(
+            _tensors(known["inputs"], inputs), _attributes(known, attrs), _tensors(known["outputs"], given),
+            ctypes.byref(soc), ctypes.byref(result),
+        ))  # fmt: skip
+        return TilingResult(
+            bytes(result.data[: result.data_bytes]), result.key, result.block_dim, result.workspace_bytes,
+            result.schedule_mode,
+        )  # fmt: skip
+
+    def _check(self, status: int) -> None:
+        if status != 0:
+            message: bytes = _loaded(self).CannErrorMessage()
+            raise OperatorError(message.decode())
 
 
 @cache
-def _library() -> ctypes.CDLL:
-    library = ctypes.CDLL(str(operator_library()))
+def _loaded(operator: Operator) -> ctypes.CDLL:
+    library = ctypes.CDLL(str(operator.library()))
     library.CannDescribeOperator.restype = ctypes.c_char_p
     library.CannErrorMessage.restype = ctypes.c_char_p
     return library
 
 
 @cache
-def _description_text() -> str:
-    text: bytes = _library().CannDescribeOperator()
+def _description_text(operator: Operator) -> str:
+    text: bytes = _loaded(operator).CannDescribeOperator()
     return text.decode()
-
-
-def describe_operator() -> dict[str, Any]:
-    """Describe the operator definition as op_host registers it.
-
-    Returns:
-        "type", "inputs", "attributes", "outputs" and "socs". Inputs and outputs have "name", "option"
-        ("required" or "optional"), "types" and "formats" (a column per combination), "contiguous" ("auto",
-        "ignore" or "unset") and "value_depend"; attributes have "name", "option", "type" and "default".
-    """
-    return json.loads(_description_text())  # type: ignore[no-any-return]
-
-
-def aclnn_signature() -> dict[str, Any]:
-    """Describe the two C functions that CANN generates for the operator.
-
-    Returns:
-        "header", "get_workspace_size" and "run"; a function has "name", "returns" and "parameters", each with
-        "name", C "type", "role" ("input", "attribute", "output", "result" or "launch") and the "definition" name.
-    """
-    return signature_of(describe_operator())
-
-
-def infer_shape(inputs: Mapping[str, TensorSpec | None], attrs: Mapping[str, Any]) -> dict[str, TensorSpec]:
-    """Infer shapes and dtypes of all outputs by name; what a call does not ask for has shape (0,).
-
-    Args:
-        inputs: by name; None or left out is an absent optional input.
-        attrs: by name; left out means the definition's default.
-
-    Raises:
-        OperatorError: the operator refuses the call, or a required argument is missing.
-        ValueError: a name that the definition does not have, or a value of the wrong type.
-    """
-    operator = describe_operator()
-    outputs = (_Tensor * len(operator["outputs"]))()
-    _check(_library().CannInferOutputs(_tensors(operator["inputs"], inputs), _attributes(operator, attrs), outputs))
-    return {
-        item["name"]: TensorSpec(tuple(output.dims[: output.rank]), _NAMES[output.type])
-        for item, output in zip(operator["outputs"], outputs, strict=True)
-    }
-
-
-def run_tiling(
-    inputs: Mapping[str, TensorSpec | None],
-    attrs: Mapping[str, Any],
-    platform: Platform = Platform(),
-    outputs: Mapping[str, TensorSpec] | None = None,
-) -> TilingResult:
-    """Run the operator's tiling function.
-
-    Args:
-        inputs, attrs: as for `infer_shape`.
-        platform: the SoC.
-        outputs: by name; those left out are as `infer_shape` gives them.
-
-    Raises:
-        OperatorError: the operator refuses the call; the text is its own message.
-        ValueError: a name that the definition does not have, or a value of the wrong type.
-    """
-    operator = describe_operator()
-    given = infer_shape(inputs, attrs) | dict(outputs or {})
-    soc = _Platform(
-        platform.cube_cores, platform.vector_cores, platform.ub_bytes, platform.l2_bytes, platform.system_workspace
-    )
-    result = _Tiling()
-    _check(_library().CannRunTiling(
-        _tensors(operator["inputs"], inputs), _attributes(operator, attrs), _tensors(operator["outputs"], given),
-        ctypes.byref(soc), ctypes.byref(result),
-    ))  # fmt: skip
-    return TilingResult(
-        bytes(result.data[: result.data_bytes]), result.key, result.block_dim, result.workspace_bytes,
-        result.schedule_mode,
-    )  # fmt: skip
-
-
-def _check(status: int) -> None:
-    if status != 0:
-        message: bytes = _library().CannErrorMessage()
-        raise OperatorError(message.decode())
 
 
 def _refuse_unknown(kind: str, given: Mapping[str, Any], known: Sequence[Mapping[str, Any]]) -> None:

@@ -23,7 +23,7 @@ from toptheta_npu import (
     use_backend,
 )
 from toptheta_npu.cpu import direct
-from toptheta_npu.operator import decode
+from toptheta_npu.operator import calls
 
 _OPTIONS: dict[str, Any] = {"num_heads": 4, "num_key_value_heads": 2, "scale_value": 0.25}
 
@@ -31,8 +31,8 @@ _OPTIONS: dict[str, Any] = {"num_heads": 4, "num_key_value_heads": 2, "scale_val
 @pytest.fixture(autouse=True)
 def native() -> Iterator[None]:
     with use_backend("native", device="cpu"):
-        for calls in decode._DIRECT.values():
-            calls._calls.clear()
+        for known in calls.DIRECT.values():
+            known._calls.clear()
         yield
 
 
@@ -44,7 +44,7 @@ def tensors() -> tuple[Tensor, ...]:
 
 def dispatched(call: Callable[[], Any]) -> tuple[Any, bool]:
     """Run a call; tell whether it went by the dispatcher, too."""
-    with mock.patch.object(decode, "resolve_arguments", wraps=decode.resolve_arguments) as checks:
+    with mock.patch.object(calls, "check", wraps=calls.check) as checks:
         return call(), checks.called
 
 
@@ -135,7 +135,7 @@ def test_no_more_calls_are_kept_than_allowed(tensors: tuple[Tensor, ...], monkey
     query, key, value, threshold = tensors
     for rows in range(1, 11):
         incremental_attention(query, key[:, :, :rows], value[:, :, :rows], threshold, **_OPTIONS)
-    assert len(decode._DIRECT["incremental_attention"]._calls) <= 3
+    assert len(calls.DIRECT["incremental_attention"]._calls) <= 3
 
 
 class _Calls(TorchDispatchMode):

@@ -11,12 +11,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from emulator.cann import aclnn_signature
+from toptheta_host_model import OPERATOR
 
 ACL_TYPES = {torch.float32: 0, torch.float16: 1, torch.int32: 3, torch.int64: 9, torch.bfloat16: 27}
 _POINTER = ctypes.c_void_p
 _C_TYPES = {"int64_t": ctypes.c_int64, "double": ctypes.c_double, "bool": ctypes.c_bool, "char *": ctypes.c_char_p}
-OPERATOR = "aclnnTopThetaIncrementalAttention"
+FUNCTION = "aclnnTopThetaIncrementalAttention"
 
 
 def runtime() -> ctypes.CDLL:
@@ -96,14 +96,14 @@ class OperatorCall:
         self.executor, self.workspace_size = _POINTER(), ctypes.c_uint64()
         self._arguments = [
             self._argument(parameter, {**inputs, **attributes, **outputs})
-            for parameter in aclnn_signature()["get_workspace_size"]["parameters"]
+            for parameter in OPERATOR.aclnn_signature()["get_workspace_size"]["parameters"]
             if parameter["role"] != "result"
         ]
 
     def plan(self) -> int:
         """Phase one; its status."""
         results = (ctypes.byref(self.workspace_size), ctypes.byref(self.executor))
-        return int(getattr(self._library, f"{OPERATOR}GetWorkspaceSize")(*self._arguments, *results))
+        return int(getattr(self._library, f"{FUNCTION}GetWorkspaceSize")(*self._arguments, *results))
 
     def run(self, workspace: Tensor | None = None, stream: _POINTER | None = None) -> int:
         """Phase two, on the current stream unless another is given; its status."""
@@ -112,7 +112,7 @@ class OperatorCall:
             self._keep.append(workspace)
         stream = stream or current_stream()
         size = ctypes.c_uint64(workspace.numel())
-        function = getattr(self._library, OPERATOR)
+        function = getattr(self._library, FUNCTION)
         return int(function(_POINTER(workspace.data_ptr() or None), size, self.executor, stream))
 
     def destroy(self, name: str) -> None:

@@ -181,9 +181,10 @@ def _torch_npu_finds_functions(vendor: Path, user: int) -> bool:
 @pytest.mark.parametrize("argument", ["partial", "key_start"])
 def test_package_of_an_older_version(argument: str, tmp_path: Path, vendor: Path) -> None:
     """Its functions take an argument less; called with one more they would read foreign memory."""
-    from emulator.acl import make_op_package
+    from emulator.acl import make_op_package, read_project
+    from toptheta_host_model import PROJECT_FILE
 
-    older = make_op_package(tmp_path / "older", without=[argument])
+    older = make_op_package(read_project(PROJECT_FILE), tmp_path / "older", without=[argument])
     shutil.copytree(vendor / "torch", older / "torch")
     outcome = outcome_of(older)
     assert outcome["type"] == "TopThetaBackendError"

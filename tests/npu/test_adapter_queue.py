@@ -22,6 +22,7 @@ import pytest
 import torch
 
 import toptheta_npu
+from emulator.acl.settings import current_settings, with_settings
 from emulator.compile_cache import cached_folder
 from tests.npu.acl_calls import Gate, live_descriptors, live_executors
 from tests.tiers import full, only, sample
@@ -79,7 +80,7 @@ def copied_inputs() -> None:
 @contextmanager
 def _held() -> Iterator[None]:
     """The current stream does nothing before the end, where emulated streams have threads of their own."""
-    if os.environ.get("TOPTHETA_EMULATOR_ASYNC") != "1":
+    if current_settings().get("asynchronous") != "1":
         yield
         return
     gate = Gate()
@@ -205,12 +206,12 @@ def assert_passes(scenario: str, **variables: str) -> None:
 @pytest.mark.parametrize(("queue", "asynchronous"), only({("1", "1")}, itertools.product(_QUEUES, ["0", "1"])))
 def test_order(queue: str, asynchronous: str) -> None:
     # fresh memory is NaN: what is read too early or not written shows
-    variables = {"TASK_QUEUE_ENABLE": queue, "TOPTHETA_EMULATOR_ASYNC": asynchronous, "TOPTHETA_EMULATOR_FILL": "0xFF"}
+    variables = {"TASK_QUEUE_ENABLE": queue, **with_settings(asynchronous=asynchronous, fill="0xFF")}
     assert_passes("many_calls,copied_inputs,streams", **variables)
 
 
 def test_a_missing_wait_is_seen() -> None:
-    done = run("streams_without_waits", TOPTHETA_EMULATOR_ASYNC="1")
+    done = run("streams_without_waits", **with_settings(asynchronous=1))
     assert done.returncode != 0
     assert "AssertionError: 0: off by " in done.stderr
 
@@ -218,17 +219,17 @@ def test_a_missing_wait_is_seen() -> None:
 @full
 @pytest.mark.parametrize("scenario", only({"threads"}, ["fork", "threads"]))
 def test_processes_and_threads(scenario: str) -> None:
-    assert_passes(scenario, TOPTHETA_EMULATOR_ASYNC="1")
+    assert_passes(scenario, **with_settings(asynchronous=1))
 
 
 @full
 def test_two_devices() -> None:
-    assert_passes("two_devices", TOPTHETA_EMULATOR_DEVICES="2")
+    assert_passes("two_devices", **with_settings(devices=2))
 
 
 @full
 def test_out_of_memory() -> None:
-    assert_passes("out_of_memory", TOPTHETA_EMULATOR_MEMORY_MB="128")
+    assert_passes("out_of_memory", **with_settings(memory_mb=128))
 
 
 _SWITCH = """
@@ -270,14 +271,14 @@ _FAULTS = {
         "many_calls", {}, "input_layout: its string has been destroyed; keep it until the second phase has returned",
     ),
     "copies-die-early": ("copied_inputs", {}, "AssertionError: copied inputs: off by "),
-    "past-the-queue": ("many_calls", {"TOPTHETA_EMULATOR_FILL": "0xFF"}, ": off by "),
-    "not-the-current-stream": ("streams", {"TOPTHETA_EMULATOR_ASYNC": "1"}, "AssertionError: 0: off by "),
+    "past-the-queue": ("many_calls", with_settings(fill="0xFF"), ": off by "),
+    "not-the-current-stream": ("streams", with_settings(asynchronous=1), "AssertionError: 0: off by "),
     # without the queue, so that the wrong result is not read before the error is there
     "no-device-guard": (
-        "two_devices", {"TOPTHETA_EMULATOR_DEVICES": "2", "TASK_QUEUE_ENABLE": "0"}, "on device 0, got other memory",
+        "two_devices", with_settings(devices=2) | {"TASK_QUEUE_ENABLE": "0"}, "on device 0, got other memory",
     ),
     "executor-is-left": (
-        "out_of_memory", {"TOPTHETA_EMULATOR_MEMORY_MB": "128"}, "a planned launch without memory is given up",
+        "out_of_memory", with_settings(memory_mb=128), "a planned launch without memory is given up",
     ),
 }  # fmt: skip
 
@@ -304,7 +305,7 @@ def faulty_package() -> Path:
 
 @full
 def test_the_adapter_with_all_faults_off_passes(faulty_package: Path) -> None:
-    assert_passes("copied_inputs,streams", ASCEND_CUSTOM_OPP_PATH=str(faulty_package), TOPTHETA_EMULATOR_ASYNC="1")
+    assert_passes("copied_inputs,streams", ASCEND_CUSTOM_OPP_PATH=str(faulty_package), **with_settings(asynchronous=1))
 
 
 @full

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from emulator.acl.environment import LIBRARIES_VARIABLE, in_emulator
+from emulator.acl.environment import in_emulator
+from emulator.acl.settings import VARIABLE
 from tests.tiers import full
 from toptheta_npu import TopThetaNotImplementedError
 from toptheta_npu.cli.common.devices import check_device
@@ -75,7 +76,7 @@ def test_events_stand_around_the_call(reheat: bool) -> None:
 
 def test_times_are_refused() -> None:
     assert is_emulated("npu")
-    assert EMULATOR_VARIABLE == LIBRARIES_VARIABLE
+    assert EMULATOR_VARIABLE == VARIABLE
     with pytest.raises(TopThetaNotImplementedError, match="times are refused"):
         make_timer("npu")
 

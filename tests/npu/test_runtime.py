@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import re
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from emulator.acl.environment import LIBRARIES_VARIABLE
+from emulator.acl.settings import current_settings
 from tests.npu.acl_calls import current_stream, recent_error, runtime
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.uint8, torch.bool)
@@ -141,7 +140,7 @@ def test_generators_decide_what_is_drawn() -> None:
 
 
 def _stand_ins() -> list[str]:
-    source = Path(os.environ.get(LIBRARIES_VARIABLE, "")) / "stand_ins.cpp"
+    source = Path(current_settings().get("libraries", "")) / "stand_ins.cpp"
     return re.findall(r"int (\w+)\(\) \{", source.read_text()) if source.is_file() else []
 
 

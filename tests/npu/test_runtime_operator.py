@@ -11,11 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from emulator.acl import make_op_package
+from emulator.acl import make_op_package, read_project
 from emulator.acl.environment import in_emulator
-from emulator.cann import aclnn_signature
-from tests.npu.acl_calls import OPERATOR, OperatorCall, current_stream, live_executors, recent_error, runtime
+from emulator.acl.settings import current_settings
+from tests.npu.acl_calls import FUNCTION, OperatorCall, current_stream, live_executors, recent_error, runtime
 from tests.tiers import full
+from toptheta_host_model import OPERATOR, PROJECT_FILE
 from toptheta_npu import incremental_attention
 
 if not in_emulator():
@@ -28,7 +29,7 @@ ATTRIBUTES: dict[str, Any] = {
     "placement": b"pre_softmax", "sdc": b"exact", "path": b"auto", "key_strides": [HEADS * CACHE, CACHE, DIM],
     "value_strides": [HEADS * CACHE, CACHE, DIM],
 }  # fmt: skip
-ASYNC = os.environ.get("TOPTHETA_EMULATOR_ASYNC") == "1"
+ASYNC = current_settings().get("asynchronous") == "1"
 
 
 def _inputs() -> dict[str, Tensor]:
@@ -138,7 +139,7 @@ def test_memory_of_the_host_is_refused() -> None:
 
 def test_a_missing_executor_is_an_error() -> None:
     library = ctypes.CDLL("libcust_opapi.so")
-    assert getattr(library, OPERATOR)(None, ctypes.c_uint64(0), None, current_stream()) == 161001
+    assert getattr(library, FUNCTION)(None, ctypes.c_uint64(0), None, current_stream()) == 161001
     assert "executor: expected what GetWorkspaceSize returned, got null" in recent_error()
 
 
@@ -188,9 +189,9 @@ def test_findings_of_the_host_model_are_errors_of_the_call() -> None:
 
 def test_the_header_declares_what_the_definition_says() -> None:
     package = Path(os.environ["ASCEND_CUSTOM_OPP_PATH"].split(":")[0])
-    signature = aclnn_signature()
+    signature = OPERATOR.aclnn_signature()
     header = (package / "op_api" / "include" / signature["header"]).read_text()
-    declared = header.split(f"{OPERATOR}GetWorkspaceSize(")[1].split(")")[0]
+    declared = header.split(f"{FUNCTION}GetWorkspaceSize(")[1].split(")")[0]
     parameters = [" ".join(part.split()) for part in declared.split(",")]
     expected = signature["get_workspace_size"]["parameters"]
     assert parameters == [f"{parameter['type']} {parameter['name']}" for parameter in expected]
@@ -198,25 +199,25 @@ def test_the_header_declares_what_the_definition_says() -> None:
 
 @full
 def test_a_package_can_lack_an_argument(tmp_path: Path) -> None:
-    package = make_op_package(tmp_path, without=["key_strides"])
+    package = make_op_package(read_project(PROJECT_FILE), tmp_path, without=["key_strides"])
     assert (tmp_path / "vendors" / "config.ini").read_text() == "load_priority=toptheta\n"
-    header = (package / "op_api" / "include" / aclnn_signature()["header"]).read_text()
+    header = (package / "op_api" / "include" / OPERATOR.aclnn_signature()["header"]).read_text()
     assert "valueStridesOptional" in header
     assert "keyStridesOptional" not in header
-    assert hasattr(ctypes.CDLL(str(package / "op_api" / "lib" / "libcust_opapi.so")), OPERATOR)
+    assert hasattr(ctypes.CDLL(str(package / "op_api" / "lib" / "libcust_opapi.so")), FUNCTION)
 
 
 def test_a_package_can_lack_the_library(tmp_path: Path) -> None:
-    package = make_op_package(tmp_path, library=False)
+    package = make_op_package(read_project(PROJECT_FILE), tmp_path, library=False)
     assert list((package / "op_api" / "lib").iterdir()) == []
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
 def test_a_package_can_belong_to_another_user(tmp_path: Path) -> None:
-    package = make_op_package(tmp_path, owner=65534)
+    package = make_op_package(read_project(PROJECT_FILE), tmp_path, owner=65534)
     assert {path.stat().st_uid for path in (package, *package.rglob("*"))} == {65534}
 
 
 def test_an_unknown_argument_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"without: expected arguments of the operator \(query, .*got 'quarry'"):
-        make_op_package(tmp_path, without=["quarry"])
+        make_op_package(read_project(PROJECT_FILE), tmp_path, without=["quarry"])

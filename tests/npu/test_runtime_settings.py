@@ -1,4 +1,4 @@
-"""What the environment variables of the emulator change; each case is a process of its own."""
+"""What the settings of the emulator change; each case is a process of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from emulator.acl.environment import LIBRARIES_VARIABLE, in_emulator
+from emulator.acl.environment import in_emulator
+from emulator.acl.settings import NAMES, VARIABLE, current_settings, with_settings
 from tests.tiers import full
 
 if not in_emulator():
@@ -19,16 +20,17 @@ if not in_emulator():
 
 _HERE = Path(__file__).resolve().parent
 _REPOSITORY = _HERE.parents[1]
-_ASYNC = "TOPTHETA_EMULATOR_ASYNC"
 RunPython = Callable[..., str]
 
 
 @full
-@pytest.mark.skipif(os.environ.get(_ASYNC) == "1", reason="runs in asynchronous mode already")
+@pytest.mark.skipif(current_settings().get("asynchronous") == "1", reason="runs in asynchronous mode already")
 @pytest.mark.parametrize("module", ["test_runtime.py", "test_runtime_operator.py"])
 def test_the_runtime_in_asynchronous_mode(module: str) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", str(_HERE / module)]
-    done = subprocess.run(command, env=os.environ | {_ASYNC: "1"}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, env=os.environ | with_settings(asynchronous=1), capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout
 
 
@@ -55,9 +57,9 @@ torch.npu.synchronize()
 @full
 def test_asynchronous_mode_shows_a_missing_wait(run_python: RunPython) -> None:
     missing = _TWO_STREAMS.format(before="", after="")
-    assert run_python(missing, **{_ASYNC: "1"}) == "0\n"
+    assert run_python(missing, **with_settings(asynchronous=1)) == "0\n"
     waiting = _TWO_STREAMS.format(before="second.wait_stream(first)", after="gate.open()")
-    assert run_python(waiting, **{_ASYNC: "1"}) == "100\n"
+    assert run_python(waiting, **with_settings(asynchronous=1)) == "100\n"
 
 
 _MEMORY = """
@@ -76,7 +78,7 @@ print(torch.empty(40 << 20, dtype=torch.uint8, device="npu").numel() >> 20, torc
 @full
 @pytest.mark.parametrize("options", ["", "expandable_segments:True"])
 def test_memory_has_a_limit(run_python: RunPython, options: str) -> None:
-    printed = run_python(_MEMORY, TOPTHETA_EMULATOR_MEMORY_MB="64", PYTORCH_NPU_ALLOC_CONF=options)
+    printed = run_python(_MEMORY, PYTORCH_NPU_ALLOC_CONF=options, **with_settings(memory_mb=64))
     assert printed == "out of memory: True\n40 64\n"
 
 
@@ -94,7 +96,7 @@ print(torch.npu.mem_get_info(0)[0] == before[0], torch.npu.mem_get_info(1)[0] < 
 try:
     torch.npu.set_device(2)
 except RuntimeError as error:
-    print("TOPTHETA_EMULATOR_DEVICES sets their number" in str(error))
+    print("--devices of the emulator sets their number" in str(error))
 """
 
 
@@ -112,7 +114,7 @@ print(runtime().aclrtMemcpyAsync(addresses[0], size, addresses[1], size, 3, stre
 
 @full
 def test_a_stream_belongs_to_its_device(run_python: RunPython) -> None:
-    printed = run_python(_OTHER_DEVICE, TOPTHETA_EMULATOR_DEVICES="2")
+    printed = run_python(_OTHER_DEVICE, **with_settings(devices=2))
     assert printed.startswith("107003 ")
     assert "expected a stream of the current device 0, got one of device 1" in printed
 
@@ -120,14 +122,14 @@ def test_a_stream_belongs_to_its_device(run_python: RunPython) -> None:
 @full
 @pytest.mark.parametrize("asynchronous", ["0", "1"])
 def test_two_devices(run_python: RunPython, asynchronous: str) -> None:
-    printed = run_python(_DEVICES, TOPTHETA_EMULATOR_DEVICES="2", **{_ASYNC: asynchronous})
+    printed = run_python(_DEVICES, **with_settings(devices=2, asynchronous=asynchronous))
     assert printed.splitlines() == ["2", "npu:1 True", "[1.0, 2.0, 3.0]", "True True", "True"]
 
 
 @full
 def test_fresh_memory_can_be_filled(run_python: RunPython) -> None:
     code = "import torch, torch_npu; print(torch.empty(4, dtype=torch.uint8, device='npu').cpu().tolist())"
-    assert run_python(code, TOPTHETA_EMULATOR_FILL="0xAB") == f"{[0xAB] * 4}\n"
+    assert run_python(code, **with_settings(fill="0xAB")) == f"{[0xAB] * 4}\n"
 
 
 @full
@@ -135,24 +137,24 @@ def test_the_soc_decides_the_cores(run_python: RunPython) -> None:
     import torch
 
     properties = torch.npu.get_device_properties(0)
-    if "TOPTHETA_EMULATOR_SOC" not in os.environ:
+    if "soc" not in current_settings():
         assert (properties.name, properties.vector_core_num) == ("Ascend910B1", 48)
     code = "import torch, torch_npu; p = torch.npu.get_device_properties(0); print(p.name, p.vector_core_num)"
-    assert run_python(code, TOPTHETA_EMULATOR_SOC="Ascend910B3") == "Ascend910B3 40\n"
+    assert run_python(code, **with_settings(soc="Ascend910B3")) == "Ascend910B3 40\n"
 
 
 @full
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
-    [("DEVICES", "many", "an integer from 1 to 64"), ("MEMORY_MB", "0", "an integer from 1 to 1048576")],
+    [("devices", "many", "an integer from 1 to 64"), ("memory_mb", "0", "an integer from 1 to 1048576")],
 )
 def test_a_wrong_setting_is_named(run_python: RunPython, name: str, value: str, expected: str) -> None:
     code = (
         "import torch, torch_npu\ntry: torch.ones(1).npu()\n"
         "except RuntimeError as error: print(str(error).replace('\\n', ' '))"
     )
-    variable = f"TOPTHETA_EMULATOR_{name}"
-    assert f'{variable}: expected {expected}, got "{value}"' in run_python(code, **{variable: value})
+    printed = run_python(code, **with_settings(**{name: value}))
+    assert f'ACL_EMULATOR, {name}: expected {expected}, got "{value}"' in printed
 
 
 _FORK = """
@@ -168,7 +170,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), (torch.ones(2).npu() *
 @full
 @pytest.mark.parametrize("asynchronous", ["0", "1"])
 def test_a_process_can_fork_after_the_import(run_python: RunPython, asynchronous: str) -> None:
-    assert run_python(_FORK, **{_ASYNC: asynchronous}) == "0 [3.0, 3.0]\n"
+    assert run_python(_FORK, **with_settings(asynchronous=asynchronous)) == "0 [3.0, 3.0]\n"
 
 
 @full
@@ -179,7 +181,7 @@ def test_a_python_without_the_environment_can_load_the_emulator() -> None:
         "out = toptheta_npu.incremental_attention(q.npu(), k.npu(), k.npu(), torch.zeros(2).npu())\n"
         "print(out.device, bool(out.isfinite().all()))"
     )
-    removed = (LIBRARIES_VARIABLE, "PYTHONPATH", "LD_LIBRARY_PATH", "ASCEND_CUSTOM_OPP_PATH")
+    removed = (VARIABLE, "PYTHONPATH", "LD_LIBRARY_PATH", "ASCEND_CUSTOM_OPP_PATH")
     plain = {name: value for name, value in os.environ.items() if name not in removed}
     done = subprocess.run([sys.executable, "-c", code], env=plain, cwd=_REPOSITORY, capture_output=True, text=True,
                           check=False)  # fmt: skip
@@ -190,7 +192,7 @@ def test_a_python_without_the_environment_can_load_the_emulator() -> None:
 def test_the_printed_environment_works_in_a_shell() -> None:
     program = "import torch, torch_npu; print(torch.npu.is_available())"
     command = f'eval "$({sys.executable} -m emulator env)" && python -c "{program}"'
-    plain = {name: value for name, value in os.environ.items() if name != LIBRARIES_VARIABLE}
+    plain = {name: value for name, value in os.environ.items() if name != VARIABLE}
     done = subprocess.run(["bash", "-c", command], env=plain, cwd=_REPOSITORY, capture_output=True, text=True,
                           check=False)  # fmt: skip
     assert done.stdout == "True\n", done.stderr
@@ -210,18 +212,20 @@ def test_another_sitecustomize_still_runs(run_python: RunPython, tmp_path: Path)
     assert run_python("print(other_ran)", PYTHONPATH=path) == "True\n"
 
 
-@full
-def test_the_example_of_the_readme_runs(run_python: RunPython) -> None:
-    page = (_REPOSITORY / "emulator" / "README.md").read_text()
-    example = page.split("```python\n")[1].split("```")[0]
-    assert "tensor([[[[" in run_python(example)
+def test_a_run_has_the_settings_of_its_options() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "emulator", "run", "--devices", "2", "--async", "--fill", "0xFF",
+         sys.executable, "-c", "import os; print(os.environ['ACL_EMULATOR'])"],
+        cwd=_REPOSITORY, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = dict(part.split("=") for part in done.stdout.strip().split(";"))
+    assert found | {"devices": "2", "asynchronous": "1", "fill": "0xFF"} == found
 
 
 def test_the_readme_names_every_setting() -> None:
     source = (_REPOSITORY / "emulator" / "acl" / "runtime" / "settings.cpp").read_text()
-    # a launch reads the defect, the host the name of the SoC
-    read = set(re.findall(r'Read\("(\w+)"', source)) | {"SOC", "DEFECT"}
-    machine = (_REPOSITORY / "emulator" / "ascendc" / "machine" / "defects.h").read_text()
-    assert '"TOPTHETA_EMULATOR_DEFECT"' in machine
+    assert set(re.findall(r'(?:Read|ValueOf)\("(\w+)"', source)) == set(NAMES)
     page = (_REPOSITORY / "emulator" / "README.md").read_text()
-    assert set(re.findall(r"\| TOPTHETA_EMULATOR_(\w+) ", page)) == read
+    options = {name.replace("_", "-") for name in NAMES} - {"asynchronous", "checks"} | {"async", "no-checks"}
+    assert set(re.findall(r"^\| `--([\w-]+)", page, re.MULTILINE)) == options

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from emulator.acl.environment import in_emulator
+from emulator.acl.settings import with_settings
 from tests.cli.command import toptheta
 from tests.tiers import full
 from tests.verify.modelled_device import PLANTED, QUICK, model_runs
@@ -33,7 +34,6 @@ from toptheta_npu.verify.times import modelled
 pytestmark = pytest.mark.skipif(not in_emulator(), reason="on hardware the command itself is the test")
 
 _ROOT = Path(__file__).parents[2]
-_VARIABLE = "TOPTHETA_EMULATOR_DEFECT"
 _HEADER = _ROOT / "emulator" / "ascendc" / "machine" / "defects.h"
 #: What is planted for each check, and what the check says of it.
 _DEFECTS = {
@@ -131,7 +131,7 @@ def test_every_check_has_a_defect_and_every_defect_a_check() -> None:
 def test_the_command_says_what_to_do_and_ends_with_1(tmp_path: Path) -> None:
     file = tmp_path / "hour.json"
     chosen = ("--only", "cube-nan", "--only", "mask-bits")
-    done = _command(*chosen, "--output", str(file), **{_VARIABLE: "mmad-drops-nan"})
+    done = _command(*chosen, "--output", str(file), **with_settings(defect="mmad-drops-nan"))
     assert done.returncode == 1
     assert re.search(r"^pass +mask-bits +bit i of byte j .*\n"
                      r"FAIL +cube-nan +a NaN in K .*\n +found: on cube cores .*\n +rests on: docs, Mmad.*\n"
@@ -183,7 +183,7 @@ def _inputs_of_the_cpu(shape: Shape, device: str, copies: int) -> Inputs:
 def _main() -> None:
     found = {}
     for name, defect in _DEFECTS:
-        os.environ[_VARIABLE] = defect
+        os.environ.update(with_settings(defect=defect))
         (outcome,) = run_points(choose([name]), "npu", 300, lambda outcome: None, lambda: None)
         found[f"{name} {defect}"] = outcome.problem
     print(json.dumps(found))

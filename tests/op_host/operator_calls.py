@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from emulator.cann import Platform, TensorSpec, TilingResult, run_tiling, tiling_fields
+from emulator.cann import Platform, TensorSpec, TilingResult
+from toptheta_host_model import OPERATOR, tiling_fields
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Call:
         return replace(self, attrs={**self.attrs, **attrs})
 
     def run(self) -> TilingResult:
-        return run_tiling(self.inputs, self.attrs, self.platform, self.outputs)
+        return OPERATOR.run_tiling(self.inputs, self.attrs, self.platform, self.outputs)
 
     def fields(self) -> dict[str, Any]:
         return tiling_fields(self.run().tiling)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from emulator.cann import aclnn_signature, describe_operator
+from toptheta_host_model import OPERATOR
 
 _PAGE = (Path(__file__).resolve().parents[2] / "docs" / "aclnnTopThetaIncrementalAttention.md").read_text()
 _DTYPES = {"float16": "FLOAT16", "bfloat16": "BFLOAT16", "float32": "FLOAT", "int8": "INT8", "int32": "INT32",
@@ -27,7 +27,7 @@ def _described() -> dict[str, list[str]]:
 
 
 def test_both_functions_are_declared_as_cann_generates_them() -> None:
-    signature = aclnn_signature()
+    signature = OPERATOR.aclnn_signature()
     plan = signature["get_workspace_size"]
     expected = [re.sub(r"\s*\*\s*", "*", f"{each['type']} {each['name']}") for each in plan["parameters"]]
     assert _declared(plan["name"]) == expected
@@ -37,15 +37,15 @@ def test_both_functions_are_declared_as_cann_generates_them() -> None:
 
 
 def test_every_parameter_is_described_in_its_place() -> None:
-    parameters = aclnn_signature()["get_workspace_size"]["parameters"]
+    parameters = OPERATOR.aclnn_signature()["get_workspace_size"]["parameters"]
     assert list(_described()) == [each["name"] for each in parameters]
 
 
 def test_dtypes_are_those_of_the_definition() -> None:
-    definition = describe_operator()
+    definition = OPERATOR.describe()
     types = {each["name"]: each["types"] for each in (*definition["inputs"], *definition["outputs"])}
     checked = 0
-    for parameter in aclnn_signature()["get_workspace_size"]["parameters"]:
+    for parameter in OPERATOR.aclnn_signature()["get_workspace_size"]["parameters"]:
         cell = _described()[parameter["name"]][2]
         if parameter["definition"] in types and set(cell.split(", ")) <= set(_DTYPES.values()):
             assert set(cell.split(", ")) == {_DTYPES[each] for each in types[parameter["definition"]]}

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import toptheta_npu  # noqa: F401 (registers the schema)
-from emulator.cann import aclnn_signature, describe_operator
+from toptheta_host_model import OPERATOR
 from toptheta_npu.fallback.arguments import TABLE
 from toptheta_npu.npu.interface import INPUTS, PARAMETERS
 
@@ -42,17 +42,17 @@ _OUTPUTS = [
 
 
 def _names(kind: str) -> list[str]:
-    return [item["name"] for item in describe_operator()[kind]]
+    return [item["name"] for item in OPERATOR.describe()[kind]]
 
 
 def test_type_and_socs() -> None:
-    operator = describe_operator()
+    operator = OPERATOR.describe()
     assert operator["type"] == "TopThetaIncrementalAttention"
     assert operator["socs"] == ["ascend910b", "ascend910_93"]
 
 
 def test_inputs() -> None:
-    inputs = describe_operator()["inputs"]
+    inputs = OPERATOR.describe()["inputs"]
     assert [(item["name"], item["option"], item["types"]) for item in inputs] == [
         (name, "required" if TABLE[argument].required else "optional", _types(argument))
         for name, argument in INPUTS.items()
@@ -67,7 +67,7 @@ def _types(argument: str) -> list[str]:
 
 
 def test_attributes() -> None:
-    attributes = describe_operator()["attributes"]
+    attributes = OPERATOR.describe()["attributes"]
     assert [(item["name"], item["option"], item["type"], item["default"]) for item in attributes] == [
         *(
             (argument.name, "required" if argument.required else "optional", _KINDS[argument.type], argument.default)
@@ -79,26 +79,26 @@ def test_attributes() -> None:
 
 
 def test_outputs() -> None:
-    outputs = describe_operator()["outputs"]
+    outputs = OPERATOR.describe()["outputs"]
     assert [(item["name"], item["option"], item["types"]) for item in outputs] == _OUTPUTS
 
 
 def test_only_caches_and_their_scales_may_be_strided() -> None:
     """Anything else strided is copied first, which a cache must never be."""
-    contiguous = {item["name"]: item["contiguous"] for item in describe_operator()["inputs"]}
+    contiguous = {item["name"]: item["contiguous"] for item in OPERATOR.describe()["inputs"]}
     assert contiguous == {name: "ignore" if name in (*_CACHES, *_SCALES) else "auto" for name in INPUTS}
 
 
 def test_nothing_depends_on_values() -> None:
     """Neither by declaration nor by code: a captured launch replays with other lengths."""
-    operator = describe_operator()
+    operator = OPERATOR.describe()
     assert {item["value_depend"] for item in (*operator["inputs"], *operator["outputs"])} == {"ignore"}
     for source in sorted((_ROOT / "op_host").glob("*.*")):
         assert not re.search(r"Get\w*InputTensor|TilingInputsDataDependency", source.read_text()), source.name
 
 
 def test_formats_are_nd() -> None:
-    operator = describe_operator()
+    operator = OPERATOR.describe()
     assert all(item["formats"] == ["ND"] * 12 for item in (*operator["inputs"], *operator["outputs"]))
 
 
@@ -128,7 +128,7 @@ def test_inputs_are_the_tensors_of_the_python_operator() -> None:
     "operator", ["incremental_attention", "incremental_attention_with_stats", "incremental_attention_partial"]
 )
 def test_attributes_are_those_of_the_python_operator_with_the_same_defaults(operator: str) -> None:
-    attributes = {item["name"]: item for item in describe_operator()["attributes"]}
+    attributes = {item["name"]: item for item in OPERATOR.describe()["attributes"]}
     shared = [name for name, argument in _schema(operator).items() if "Tensor" not in str(argument.type)]
     assert shared == [name for name in attributes if name in shared]
     for name in shared:
@@ -139,7 +139,7 @@ def test_attributes_are_those_of_the_python_operator_with_the_same_defaults(oper
 
 
 def test_aclnn_functions() -> None:
-    signature = aclnn_signature()
+    signature = OPERATOR.aclnn_signature()
     assert signature["header"] == "aclnn_top_theta_incremental_attention.h"
     first, second = signature["get_workspace_size"], signature["run"]
     assert first["name"] == "aclnnTopThetaIncrementalAttentionGetWorkspaceSize"
@@ -153,12 +153,12 @@ def test_aclnn_functions() -> None:
 
 def test_aclnn_parameters() -> None:
     """Those that the adapter passes, by the names that the toolkit makes of the definition's."""
-    operator = describe_operator()
+    operator = OPERATOR.describe()
     items = [*operator["inputs"], *operator["attributes"], *operator["outputs"]]
     expected = []
     for (kind, name), item in zip(PARAMETERS[: len(items)], items, strict=True):
         optional = item["option"] == "optional" and kind.endswith("*")
         suffix = "Out" if item in operator["outputs"] else "Optional" if optional else ""
         expected.append((kind, name + suffix))
-    parameters = aclnn_signature()["get_workspace_size"]["parameters"]
+    parameters = OPERATOR.aclnn_signature()["get_workspace_size"]["parameters"]
     assert [(item["type"], item["name"]) for item in parameters] == [*expected, *PARAMETERS[len(items) :]]

@@ -12,17 +12,10 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from emulator.cann import (
-    OperatorError,
-    Platform,
-    TensorSpec,
-    TilingResult,
-    build_library,
-    describe_operator,
-    tiling_fields,
-)
+from emulator.cann import OperatorError, Platform, TensorSpec, TilingResult, build_library
 from tests.cases import PER_HEAD
 from tests.op_host.operator_calls import Call, Shape, per_head, value_mean
+from toptheta_host_model import OPERATOR, tiling_fields
 
 _ROOT = Path(__file__).resolve().parents[2]
 _SYSTEM = 16 * 1024 * 1024
@@ -37,7 +30,7 @@ _FAR_ROWS = Shape(batch=1, kv_heads=2, group=4, head_dim=512, rows=300, layout="
 @cache
 def _library() -> ctypes.CDLL:
     source = Path(__file__).resolve().parent / "probes" / "tiling_math.cpp"
-    return ctypes.CDLL(str(build_library("tiling_math", [source], [_ROOT / "op_host"])))
+    return ctypes.CDLL(str(build_library("tiling_math", [source], [_ROOT / "op_host", _ROOT / "op_kernel"])))
 
 
 @st.composite
@@ -174,7 +167,7 @@ def test_struct_holds_the_call(drawn: tuple[Shape, Call]) -> None:
         "thresholdAxes": len(threshold.shape), "headBlock": block, "headBlocks": blocks,
         "cores": cores_with_work(shape, call), "placement": attrs["placement"] == "post_softmax",
         "sdc": ("none", "exact", "exp_threshold", "offline").index(attrs.get("sdc", "exact")), "path": 0,
-        "givenInputs": sum(1 << index for index, item in enumerate(describe_operator()["inputs"])
+        "givenInputs": sum(1 << index for index, item in enumerate(OPERATOR.describe()["inputs"])
                            if inputs.get(item["name"]) is not None),
         "withStats": attrs["with_stats"], "partial": attrs["partial"], "scaleValue": 0.125,
         "sdcGamma": ctypes.c_float(0.05).value, "keyScales": _NO_SCALES, "valueScales": _NO_SCALES,

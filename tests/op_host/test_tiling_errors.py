@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from emulator.cann import OperatorError, Platform, TensorSpec, run_tiling
+from emulator.cann import OperatorError, Platform, TensorSpec
 from tests.cases import ERROR_CASES, PER_HEAD, ErrorCase, valid_arguments
 from tests.op_host.operator_calls import Call, Shape, per_head, value_mean
+from toptheta_host_model import OPERATOR
 
 _BASE = Shape()  # BNSD: query [2, 4, 1, 32], key and value [2, 2, 64, 32]
 _PAGED = Shape(paged="4d", block_size=16, rows=4)
@@ -304,4 +305,4 @@ def test_missing_attribute(name: str) -> None:
     call = _BASE.call()
     attrs = {key: value for key, value in call.attrs.items() if key != name}
     with pytest.raises(OperatorError, match=f"^{name}: expected a value, got None"):
-        run_tiling(call.inputs, attrs)
+        OPERATOR.run_tiling(call.inputs, attrs)

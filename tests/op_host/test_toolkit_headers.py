@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from emulator.acl.op_source import aclnn_header
-from emulator.cann import aclnn_signature
+from toptheta_host_model import OPERATOR
 
 _ROOT = Path(__file__).resolve().parents[2]
 _SOURCES = sorted((_ROOT / "op_host").glob("*.cpp"))
@@ -43,7 +43,7 @@ def test_host_source_type_checks(source: Path, role: str) -> None:
 @needs_toolkit
 def test_the_example_of_a_caller_type_checks(tmp_path: Path) -> None:
     assert _HOME is not None
-    signature = aclnn_signature()
+    signature = OPERATOR.aclnn_signature()
     (tmp_path / signature["header"]).write_text(aclnn_header(signature))
     example = _ROOT / "examples" / "test_aclnn_top_theta_incremental_attention.cpp"
     _check(example, [*_include_dirs(Path(_HOME)), tmp_path])

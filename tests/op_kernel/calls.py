@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from emulator.cann import Platform
-from emulator.incremental_attention import OperatorRun, run_operator
 from tests.cases import Case
 from tests.helpers import Inputs, assert_equals_oracle, by_sequence
 from tests.op_kernel.test_ub_layout import token_blocks_of
+from toptheta_host_model import OperatorRun, run_operator
 from toptheta_npu.fallback.antiquant import PER_CHANNEL, per_channel
 
 #: The tiling key under which cube cores multiply the K rows.

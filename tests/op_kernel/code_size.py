@@ -24,9 +24,8 @@ import typer
 from rich.console import Console
 
 from benchmarks.tables import Table, show
-from emulator.incremental_attention import KERNEL_SOURCE
-from tests.emulator.real_headers import Core, toolkit
-from tests.emulator.real_headers_device import find_clang, llvm_ir, missing
+from emulator.tests.real_headers import Core, toolkit
+from emulator.tests.real_headers_device import find_clang, llvm_ir, missing
 from tests.op_kernel.operator_build import (
     COMBINATIONS,
     DTYPES,
@@ -35,6 +34,7 @@ from tests.op_kernel.operator_build import (
     keys_in_text,
     write_source,
 )
+from toptheta_host_model import KERNEL_SOURCE
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results" / "code_size.json"

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from emulator.compile_cache import default_compiler
-from emulator.incremental_attention import KERNEL_SOURCE
+from toptheta_host_model import KERNEL_SOURCE
 
 #: Names of the query's dtypes in the kernel's sources.
 DTYPES = {"float16": "half", "bfloat16": "bfloat16_t"}

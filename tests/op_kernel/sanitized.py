@@ -1,9 +1,9 @@
 """Runs a few cases on the kernel built with AddressSanitizer and UndefinedBehaviorSanitizer; a report ends it."""
 
-from emulator.incremental_attention import kernel_for
 from tests.helpers import make_inputs
 from tests.op_kernel.calls import call
 from tests.op_kernel.test_toolchains import _CASES
+from toptheta_host_model import kernel_for
 
 if __name__ == "__main__":
     for case in _CASES:

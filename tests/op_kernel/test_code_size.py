@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from tests.emulator.real_headers import Core
-from tests.emulator.real_headers_device import find_clang, needs_device_path
+from emulator.tests.real_headers import Core
+from emulator.tests.real_headers_device import find_clang, needs_device_path
 from tests.op_kernel import code_size
 from tests.op_kernel.operator_build import DTYPES
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.emulator.real_headers import Core, TypeCheckError, type_check
-from tests.emulator.real_headers_device import check, device_functions, needs_device_path
+from emulator.tests.real_headers import Core, TypeCheckError, type_check
+from emulator.tests.real_headers_device import check, device_functions, needs_device_path
 from tests.op_kernel.code_size import code_of
 from tests.op_kernel.operator_build import (
     COMBINATIONS,

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from emulator.ascendc import Kernel
-from emulator.incremental_attention import REFUSING_INFINITIES, OperatorRun, kernel_for
 from tests.cases import CASES, TOKEN_CASES, Case
 from tests.helpers import make_inputs
 from tests.op_kernel.calls import assert_kernel_equals_oracle, call, for_kernel, statistics
 from tests.tiers import full
+from toptheta_host_model import REFUSING_INFINITIES, OperatorRun, kernel_for
 
 _H = "float16"
 _OWN_CASES = (

@@ -11,8 +11,8 @@ from benchmarks.modelled.calls import Call, Modelled
 from benchmarks.modelled.step import constants, everything, make_step, run, select, trace_of
 from benchmarks.tables import Goal, rounded
 from emulator.cann import Platform
-from emulator.incremental_attention import run_operator
 from tests.tiers import full, sample
+from toptheta_host_model import run_operator
 
 _STORED = figures.load()
 #: Less than a digit that the tables show.

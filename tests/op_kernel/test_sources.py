@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from emulator.cann import describe_operator
-from emulator.incremental_attention import KERNEL_SOURCE
-from tests.emulator.real_headers import Core, TypeCheckError, needs_toolkit, type_check
+from emulator.tests.real_headers import Core, TypeCheckError, needs_toolkit, type_check
 from tests.op_kernel.operator_build import COMBINATIONS, dtype_defines, error_in_every_key, keys_in_text, write_source
+from toptheta_host_model import KERNEL_SOURCE, OPERATOR
 
 _SOURCES = sorted(KERNEL_SOURCE.parent.iterdir())
 _HEADERS = [path for path in _SOURCES if path.suffix == ".h"]
@@ -103,7 +102,7 @@ def test_planted_violation_is_found(lint: Callable[[str], list[str]], planted: s
 
 def test_entry_takes_the_definition_s_tensors_in_order() -> None:
     """Inputs, outputs, workspace, tiling: the order in which the operator build passes them."""
-    operator = describe_operator()
+    operator = OPERATOR.describe()
     head = code_of(KERNEL_SOURCE.read_text()).split("top_theta_incremental_attention(")[1].split(")")[0]
     expected = [item["name"] for kind in ("inputs", "outputs") for item in operator[kind]] + ["workspace", "tiling"]
     assert re.findall(r"GM_ADDR (\w+)", head) == expected

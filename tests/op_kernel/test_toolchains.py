@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from emulator.ascendc import sanitizer_environment
-from emulator.incremental_attention import WITHOUT_TILING_POINTERS, kernel_for
 from tests.cases import Case
 from tests.helpers import make_inputs
 from tests.op_kernel.calls import call, statistics
 from tests.tiers import full, long
+from toptheta_host_model import WITHOUT_TILING_POINTERS, kernel_for
 
 pytestmark = full
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
@@ -11,15 +12,17 @@ from .._checks import DEVICES, FLOAT32, check_device, check_modes, check_tensor
 from .._value_checks import host_can_read
 from ..fallback import Arguments
 from ..fallback.compensation import add_sink
+from ..fallback.schemas import with_arguments
 from ..operator import merge_partials
-from ..operator.checks import check_arguments
+from ..operator.checks import check_rows
 from .exchange import Exchange
 from .parts import Parts, Share, with_room
 from .sharding import check_interleave
 from .ties import settle_ties
 
 
-def context_parallel_attention(
+@with_arguments(lambda *given: _attend(*given)[0])
+def context_parallel_attention(  # type: ignore[empty-body]
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -95,15 +98,10 @@ def context_parallel_attention(
         >>> torch.allclose(out, whole, atol=1e-5)
         True
     """
-    given = Arguments._make((
-        num_heads, num_key_value_heads, scale_value, query, key, value, threshold, actual_seq_lengths, key_start,
-        block_table, key_antiquant_scale, value_antiquant_scale, None, discarded_mass, None, learnable_sink, None,
-        input_layout, key_antiquant_mode, value_antiquant_mode, placement, sdc, sdc_gamma, "auto", block_size,
-    ))  # fmt: skip
-    return _attend(given, value_sum, interleave, group)[0]
 
 
-def context_parallel_attention_with_stats(
+@with_arguments(lambda *given: _attend_with_stats(*given))
+def context_parallel_attention_with_stats(  # type: ignore[empty-body]
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -145,13 +143,6 @@ def context_parallel_attention_with_stats(
         >>> kept.tolist()
         [[50, 50, 50, 50]]
     """
-    given = Arguments._make((
-        num_heads, num_key_value_heads, scale_value, query, key, value, threshold, actual_seq_lengths, key_start,
-        block_table, key_antiquant_scale, value_antiquant_scale, None, discarded_mass, None, learnable_sink, None,
-        input_layout, key_antiquant_mode, value_antiquant_mode, placement, sdc, sdc_gamma, "auto", block_size,
-    ))  # fmt: skip
-    out, parts = _attend(given, value_sum, interleave, group)
-    return out, add_sink(parts.lse(), learnable_sink), parts.all_kept()
 
 
 def _attend(
@@ -182,9 +173,15 @@ def _attend(
     return out, parts
 
 
+def _attend_with_stats(given: Arguments, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute the output, the LSE and what the whole rows kept."""
+    out, parts = _attend(given, *others)
+    return out, add_sink(parts.lse(), given.learnable_sink), parts.all_kept()
+
+
 def _own_share(given: Arguments, value_sum: Tensor | None) -> Share:
     """Make this rank's share, and check that its arguments fit each other."""
-    arguments = check_arguments(given if given.block_table is not None else with_room(given), part=True)
+    arguments = check_rows(given if given.block_table is not None else with_room(given), part=True)
     check_device(arguments.query, DEVICES[:2])  # values on "meta" cannot be exchanged
     if value_sum is not None:
         a = arguments

@@ -70,11 +70,11 @@ class CallCache:
             return None
         return self._run(call.plan, Arguments._make((*call[:3], *given[TENSORS.start :])))
 
-    def remember(self, key: Hashable, given: Arguments, num_heads: int, kv_heads: int, scale: float) -> None:
+    def remember(self, key: Hashable, checked: Arguments) -> None:
         """Keep a call that went through."""
-        if CPU_SELECTOR.implementation(self._name, given.query.dtype) is not self._native:
+        if CPU_SELECTOR.implementation(self._name, checked.query.dtype) is not self._native:
             return
         if len(self._calls) >= _MAX_CALLS:
             self._calls.clear()
-        resolved = Arguments._make((num_heads, kv_heads, scale, *given[TENSORS.start :]))
-        self._calls[key] = _Call(num_heads, kv_heads, scale, make_plan(resolved, self._result))
+        counts = checked.num_heads, checked.num_key_value_heads, checked.scale_value
+        self._calls[key] = _Call(*counts, make_plan(checked, self._result))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import re
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -12,22 +11,25 @@ import torch
 from torch import Tensor
 
 from ..errors import TopThetaBackendError
-from ..fallback.arguments import FLOAT_TENSORS, Arguments
+from ..fallback.arguments import FLOAT_TENSORS, TABLE, Arguments
 from . import cache, threads
 from .build import Library, best_library
 
 DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
-_VIEW = "P4q"
+_VIEW = "Pqqqq"
 _SCALES = _VIEW + "q"
-_FLOATS = len(Arguments._fields[FLOAT_TENSORS]) * "P"
 _INTEGERS = "Pq"
-_FORMAT = (
-    "6q" + 3 * _VIEW + "P2q" + _INTEGERS + "q" + _INTEGERS + "P3q" + 2 * _SCALES + _INTEGERS + _FLOATS + "2d" + "5q"
-    + "7P" + "qP"
-)  # fmt: skip
-#: The fields of struct Arguments in source/arguments.h: words of 8 bytes.
-ARGUMENTS = struct.Struct("@" + _FORMAT)
-_WORDS = "".join(kind * int(count or 1) for count, kind in re.findall(r"(\d*)(\D)", _FORMAT))
+#: What struct Arguments in source/arguments.h says of each argument, and beside them, in words of 8 bytes.
+FIELDS = {
+    "sizes": "q" * 6, "query": _VIEW, "key": _VIEW, "value": _VIEW, "threshold": "Pqq",
+    "actual_seq_lengths": _INTEGERS + "q", "key_start": _INTEGERS, "block_table": "Pqqq",
+    "key_antiquant_scale": _SCALES, "value_antiquant_scale": _SCALES, "actual_query_lengths": _INTEGERS,
+    **dict.fromkeys(Arguments._fields[FLOAT_TENSORS], "P"),
+    **{name: "d" for name, argument in TABLE.items() if argument.type is float},
+    "choices": "q" * 5, "outputs": "P" * 7, "threads": "q", "run_in_parallel": "P",
+}  # fmt: skip
+_WORDS = "".join(FIELDS.values())
+ARGUMENTS = struct.Struct("@" + _WORDS)
 #: The words that are addresses: of the tensors in the order of `fallback.arguments.Arguments`, then of the outputs.
 POINTERS = tuple(word for word, kind in enumerate(_WORDS) if kind == "P")
 # by dtype, and those of other units by their sources and dtype

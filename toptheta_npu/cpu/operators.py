@@ -74,12 +74,12 @@ def _shape_of_rows(a: Arguments) -> tuple[int, ...]:
 
 def _call(plan: Plan, a: Arguments, outputs: tuple[int, ...]) -> None:
     packed, _copies = plan.pack(a, outputs, thread_count())
-    if not is_done(function(a.query.dtype)(packed)):
+    if not check_status(function(a.query.dtype)(packed)):
         check_step_values(a)
         raise AssertionError("the native kernel refused values that pass the checks in Python")
 
 
-def is_done(status: int) -> bool:
+def check_status(status: int) -> bool:
     """Tell whether a call found values that it can work with; where it did not, nothing is written.
 
     Raises:

@@ -16,7 +16,7 @@ from ..errors import TopThetaBackendError
 from . import library
 from .backend import CPU_SELECTOR
 from .build import SERVING_SOURCE
-from .operators import is_done
+from .operators import check_status
 from .plans import NO_SCALES, SCALE_TYPES
 from .threads import thread_count
 
@@ -33,7 +33,7 @@ def find(dtype: torch.dtype) -> ctypes.CDLL | None:
 
     Its ``toptheta_page_sums`` makes the sums that a step ends, then the means of its sequences with one new token. It
     takes what `pack_layer` and `pack_step` say, and the address of the means, float32 [sequences with one new token,
-    Hkv, D]. It returns a status for `operators.is_done`.
+    Hkv, D]. It returns a status for `operators.check_status`.
 
     Raises:
         TopThetaBackendError: it cannot be had, and the backend is "native".
@@ -95,7 +95,7 @@ def write_int8_rows(packed: bytes, key: Tensor, value: Tensor, slots: Tensor) ->
     (token, head, element), (value_token, value_head, value_element) = key.stride(), value.stride()
     if element != 1 or value_element != 1 or len(key) < len(slots):
         return False
-    return is_done(library_.toptheta_write_int8_rows(
+    return check_status(library_.toptheta_write_int8_rows(
         packed, key.data_ptr(), token, head, value.data_ptr(), value_token, value_head, slots.data_ptr(), len(slots)
     ))  # fmt: skip
 

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..fallback.antiquant import PER_CHANNEL, per_channel
-from ..fallback.arguments import ANTIQUANT_MODES, ANTIQUANT_SCALES, FLOAT_TENSORS, TENSORS, Arguments
-from .library import ARGUMENTS, POINTERS, RUN_IN_PARALLEL
+from ..fallback.arguments import ANTIQUANT_MODES, ANTIQUANT_SCALES, TENSORS, Arguments
+from .library import ARGUMENTS, FIELDS, POINTERS, RUN_IN_PARALLEL
 
 _PLACEMENTS = {"pre_softmax": 0, "post_softmax": 1, "sampled_softmax": 2}
 _SDC = {"none": 0, "exact": 1, "exp_threshold": 2, "offline": 3}
 _PATHS = {"auto": 0, "gather": 1, "dense": 2}
 SCALE_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 NO_SCALES = (0, 0, 0, 0, 0, 0)
-_NO_OUTPUTS = (0,) * 7
+_NOTHING: dict[str, Sequence[float]] = {name: (0,) * len(words) for name, words in FIELDS.items()}
+_NOTHING["run_in_parallel"] = (RUN_IN_PARALLEL,)
 _OF_TENSORS = range(*TENSORS.indices(99))
 #: The words of the packed arguments that are addresses of tensors, of outputs, and the number of threads.
 _TENSOR_WORDS = POINTERS[: len(_OF_TENSORS)]
@@ -63,8 +65,8 @@ class Plan(NamedTuple):
 
 def make_plan(a: Arguments, result: int) -> Plan:
     """Plan calls with arguments like these. ``result`` says what they write."""
-    heads, kv_heads, scale, query, key, value, threshold, lengths, starts, block_table = a[:10]
-    layout, query_shape, key_shape = a.input_layout, query.shape, key.shape
+    query, key, threshold, block_table = a.query, a.key, a.threshold, a.block_table
+    heads, kv_heads, layout, query_shape, key_shape = *a[:2], a.input_layout, query.shape, key.shape
     head_dim = query_shape[2] // heads if layout == "BSH" else query_shape[3]
     paged = block_table is not None
     capacity = rows = key_shape[1 if len(key_shape) == 3 or (layout == "BSND" and not paged) else 2]
@@ -72,54 +74,48 @@ def make_plan(a: Arguments, result: int) -> Plan:
     if block_table is not None:
         blocks_per_sequence = block_table.shape[1]
         capacity = rows * blocks_per_sequence
-    caches = 0, *_strides(key, layout, head_dim, paged), 0, *_strides(value, layout, head_dim, paged)
-    tokens = a.query_tokens
-    integers = (
-        *_integers(lengths), lengths is not None and lengths.dim() == 2, *_integers(starts),
-        0, blocks_per_sequence, rows, key_shape[0],
-    )  # fmt: skip
+    lengths, tokens = a.actual_seq_lengths, a.query_tokens
     of_tokens = tokens if threshold.dim() == 3 else 1
-    scales = scales_of(a, kv_heads, head_dim, [])
-    template = pack(
-        (query_shape[0], heads, kv_heads, head_dim, tokens, capacity), (0, *_strides(query, layout, head_dim, False)),
-        caches, (0, heads * of_tokens if threshold.dim() > 1 else 0, of_tokens), integers,
-        (0,) * (FLOAT_TENSORS.stop - FLOAT_TENSORS.start), (scale, a.sdc_gamma), choices(result, a), _NO_OUTPUTS,
-        scales, _integers(a.actual_query_lengths),
-    )  # fmt: skip
-    return Plan(template, *_places(a, kv_heads, head_dim))
+    fields: dict[str, Sequence[float]] = {
+        "sizes": (query_shape[0], heads, kv_heads, head_dim, tokens, capacity),
+        "query": (0, *_strides(query, layout, head_dim, False)), "key": (0, *_strides(key, layout, head_dim, paged)),
+        "value": (0, *_strides(a.value, layout, head_dim, paged)),
+        "threshold": (0, heads * of_tokens if threshold.dim() > 1 else 0, of_tokens),
+        "actual_seq_lengths": (*_integers(lengths), lengths is not None and lengths.dim() == 2),
+        "key_start": _integers(a.key_start), "block_table": (0, blocks_per_sequence, rows, key_shape[0]),
+        "actual_query_lengths": _integers(a.actual_query_lengths),
+    }  # fmt: skip
+    return Plan(pack(fields, of_options(a, result, head_dim, [])), *_places(a, kv_heads, head_dim))
 
 
-def pack(
-    sizes: Sequence[int], query: Sequence[int], caches: Sequence[int], threshold: Sequence[int],
-    integers: Sequence[int], floats: Sequence[int], numbers: Sequence[float], choices: Sequence[int],
-    outputs: Sequence[int], scales: Sequence[int], query_lengths: Sequence[int] = (0, 0), threads: int = 0,
-) -> bytes:  # fmt: skip
-    """Pack the fields of struct Arguments in source/arguments.h, in its order."""
-    return ARGUMENTS.pack(
-        *sizes, *query, *caches, *threshold, *integers, *scales, *query_lengths, *floats, *numbers, *choices, *outputs,
-        threads, RUN_IN_PARALLEL,
-    )  # fmt: skip
+def pack(fields: Mapping[str, Sequence[float]], options: Mapping[str, Sequence[float]]) -> bytes:
+    """Pack struct Arguments by the names of `library.FIELDS`; what is not given is 0."""
+    return ARGUMENTS.pack(*chain.from_iterable({**_NOTHING, **fields, **options}.values()))
 
 
-def choices(result: int, a: Arguments) -> tuple[int, ...]:
-    """Number what is to be written, how rows select and compensate, and the order of the output."""
-    return result, _PLACEMENTS[a.placement], _SDC[a.sdc], _PATHS[a.path], a.input_layout != "BNSD"
+def of_options(a: Arguments, result: int, head_dim: int, copies: list[Tensor]) -> dict[str, Sequence[float]]:
+    """Describe scales, numbers and choices: what is to be written, how rows select and compensate, in which order.
+
+    Put into ``copies`` what has to stay alive until the call is over.
+    """
+    choices = result, _PLACEMENTS[a.placement], _SDC[a.sdc], _PATHS[a.path], a.input_layout != "BNSD"
+    options: dict[str, Sequence[float]] = {
+        "scale_value": (a.scale_value,), "sdc_gamma": (a.sdc_gamma,), "choices": choices,
+    }  # fmt: skip
+    for name, scale, mode in (
+        ("key_antiquant_scale", a.key_antiquant_scale, a.key_antiquant_mode),
+        ("value_antiquant_scale", a.value_antiquant_scale, a.value_antiquant_mode),
+    ):
+        if scale is not None:
+            options[name] = _scales(scale, mode, a.num_key_value_heads, head_dim, copies)
+    return options
 
 
-def scales_of(a: Arguments, kv_heads: int, head_dim: int, copies: list[Tensor]) -> tuple[int, ...]:
-    """Describe the scales of int8 K and V. Put into ``copies`` what has to stay alive until the call is over."""
-    fields: list[int] = []
-    for scale, mode in (
-        (a.key_antiquant_scale, a.key_antiquant_mode), (a.value_antiquant_scale, a.value_antiquant_mode),
-    ):  # fmt: skip
-        if scale is None:
-            fields += NO_SCALES
-        elif mode == PER_CHANNEL:
-            copies.append(_as_channels(scale, kv_heads, head_dim))
-            fields += (copies[-1].data_ptr(), 0, head_dim, 0, 1, 0)
-        else:
-            fields += (scale.data_ptr(), *scale.stride(), 0, SCALE_TYPES[scale.dtype])
-    return tuple(fields)
+def _scales(scale: Tensor, mode: int, kv_heads: int, head_dim: int, copies: list[Tensor]) -> tuple[int, ...]:
+    if mode == PER_CHANNEL:
+        copies.append(_as_channels(scale, kv_heads, head_dim))
+        return copies[-1].data_ptr(), 0, head_dim, 0, 1, 0
+    return scale.data_ptr(), *scale.stride(), 0, SCALE_TYPES[scale.dtype]
 
 
 def _places(

@@ -15,16 +15,22 @@ import torch
 from torch import Tensor
 
 from .._value_checks import host_can_read
-from ..fallback.arguments import Arguments
+from ..fallback.arguments import TENSORS, Arguments
 from . import page_sums
 from .backend import CPU_SELECTOR
 from .library import check_size, function
-from .operators import WITH_STATISTICS, is_done
-from .plans import choices, pack, scales_of
+from .operators import WITH_STATISTICS, check_status
+from .plans import of_options, pack
 from .threads import thread_count
 
 #: The fields of struct DecodingLayer behind those of its two parts, and of struct DecodingRows behind WrittenRows.
 _REST_OF_LAYER, _REST_OF_ROWS = struct.Struct("@2PqP"), struct.Struct("@2qPq4P")
+#: Tensors of a repeated call; it has no others.
+_TENSORS = (
+    "query", "key", "value", "threshold", "actual_seq_lengths", "block_table", "key_antiquant_scale",
+    "value_antiquant_scale", "discarded_mass", "value_mean",
+)  # fmt: skip
+_OTHER_TENSORS = [place for place in range(*TENSORS.indices(99)) if Arguments._fields[place] not in _TENSORS]
 _NO_SUMS = bytes(page_sums.LAYER.size)
 
 
@@ -63,15 +69,14 @@ class LayerDecode:
         heads = arguments.num_heads
         self._key, self._value, self._dtype = key, value, query.dtype
         self._heads = heads, kv_heads, head_dim
-        nothing, copies = (0,) * 5, list[Tensor]()
-        scales = scales_of(arguments, kv_heads, head_dim, copies)
+        copies = list[Tensor]()
+        options = of_options(arguments, WITH_STATISTICS, head_dim, copies)
         self._alive = threshold, discarded_mass, arguments.key_antiquant_scale, arguments.value_antiquant_scale, copies
-        packed = pack(
-            (0, heads, kv_heads, head_dim, 1, 0), nothing,
-            (key.data_ptr(), *key.stride(), value.data_ptr(), *value.stride()), (0, 0, 1),
-            (*nothing, 0, 0, block_size, blocks), nothing[1:], (arguments.scale_value, arguments.sdc_gamma),
-            choices(WITH_STATISTICS, arguments), (*nothing, 0, 0), scales, threads=thread_count(),
-        )  # fmt: skip
+        packed = pack({
+            "sizes": (0, heads, kv_heads, head_dim, 1, 0), "key": (key.data_ptr(), *key.stride()),
+            "value": (value.data_ptr(), *value.stride()), "threshold": (0, 0, 1),
+            "block_table": (0, 0, block_size, blocks), "threads": (thread_count(),),
+        }, options)  # fmt: skip
         kernel = ctypes.cast(function(query.dtype), ctypes.c_void_p).value  # type: ignore[arg-type]
         tables = threshold.data_ptr(), 0 if discarded_mass is None else discarded_mass.data_ptr()
         self._packed = packed + (sums or _NO_SUMS) + _REST_OF_LAYER.pack(*tables, number, kernel)
@@ -85,9 +90,9 @@ class LayerDecode:
     def is_possible(arguments: Arguments) -> bool:
         """Tell whether the native kernel runs these arguments, and a call is one that can be repeated."""
         plain = host_can_read(arguments.query) and arguments.key.dim() == 4 and arguments.is_of_one_token
-        rest = arguments.key_start, arguments.learnable_sink, arguments.lse
+        rest = any(arguments[place] is not None for place in _OTHER_TENSORS)
         paged = arguments.block_table is not None and arguments.actual_seq_lengths is not None
-        return plain and paged and rest == (None,) * 3 and page_sums.find(arguments.query.dtype) is not None
+        return plain and paged and not rest and page_sums.find(arguments.query.dtype) is not None
 
     def rows(
         self, written: bytes, lengths: Tensor, block_table: Tensor, places: Tensor, layers: int
@@ -131,4 +136,4 @@ class LayerDecode:
         if out.dtype is not dtype or out.shape != shape or not out.is_contiguous():
             return False
         status = self._entry(self._packed, rows.packed, query.data_ptr(), *query.stride(), out.data_ptr())
-        return not status or is_done(status)
+        return not status or check_status(status)

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from torch import Tensor
 
-from ..fallback.arguments import OPERATORS, TABLE, Argument, taken_by
+from ..fallback.arguments import OPERATORS, TABLE, Argument
+from ..fallback.schemas import taken_by
 from .interface import PARAMETERS
 
 HEADER = "adapter_arguments.h"

@@ -12,7 +12,7 @@ import torch
 from .._backends import SELECTORS, Selector
 from ..errors import TopThetaBackendError
 from ..fallback import IMPLEMENTATIONS
-from ..fallback.arguments import SCHEMAS, taking_arguments
+from ..fallback.schemas import SCHEMAS, taking_arguments
 from . import loading
 
 _Implementations = Mapping[str, Callable[..., Any]]

@@ -20,7 +20,7 @@ import torch
 
 from .._compiler import CompilerFailure, find_compiler, run_compiler, unfinished_folder
 from ..errors import TopThetaBackendError, TopThetaError
-from ..fallback.arguments import SCHEMAS
+from ..fallback.schemas import SCHEMAS
 from .adapter_arguments import HEADER, adapter_header
 from .interface import fingerprint
 

@@ -16,7 +16,7 @@ VENDOR = "toptheta"
 CUSTOM_PATH = "ASCEND_CUSTOM_OPP_PATH"
 OPP_PATH = "ASCEND_OPP_PATH"
 #: Set where the devices of torch_npu are emulated ones.
-EMULATOR_VARIABLE = "TOPTHETA_EMULATOR_LIBRARIES"
+EMULATOR_VARIABLE = "ACL_EMULATOR"
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 Begin with `decode`; what runs behind it `registration` says.
 """
 
-from ..fallback.arguments import SCHEMAS
+from ..fallback.schemas import SCHEMAS
 from . import registration  # noqa: F401 (what the functions below call)
 from .decode import incremental_attention, incremental_attention_partial, incremental_attention_with_stats
 from .partials import merge_partials

@@ -15,22 +15,14 @@ _MODES = {
 }  # fmt: skip
 
 
-def check_cache(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    kv_heads: int,
-    head_dim: int,
-    input_layout: str,
-    block_size: int,
-    paged: bool,
-) -> None:
+def check_cache(given: Arguments, kv_heads: int, head_dim: int) -> None:
     """Check the shapes of K and V against the query and each other."""
+    query, key, value, paged = given.query, given.key, given.value, given.block_table is not None
     shape = key.shape
     dims = len(shape)
-    rows_at = 1 if dims == 3 or (input_layout == "BSND" and not paged) else 2
+    rows_at = 1 if dims == 3 or (given.input_layout == "BSND" and not paged) else 2
     batch = shape[0] if paged else query.shape[0]
-    rows = block_size if paged else shape[rows_at]
+    rows = given.block_size if paged else shape[rows_at]
     if dims == 3:
         want: tuple[int, ...] = (batch, rows, kv_heads * head_dim)
         names = " [blocks, block_size, Hkv*D]" if paged else " [B, S, Hkv*D]"
@@ -73,7 +65,7 @@ def check_paging(
         raise TopThetaValueError("block_size", "the rows per block of the paged cache", shown(block_size))
 
 
-def check_antiquant(given: Arguments, query: Tensor, kv_heads: int, head_dim: int) -> None:
+def check_antiquant(given: Arguments, kv_heads: int, head_dim: int) -> None:
     """Check that int8 caches have scales and others none; K and V have passed `check_cache`."""
     caches = (
         ("key", given.key, given.key_antiquant_scale, given.key_antiquant_mode),
@@ -94,11 +86,11 @@ def check_antiquant(given: Arguments, query: Tensor, kv_heads: int, head_dim: in
             continue
         dtypes = TABLE[argument].about.dtypes
         if mode == PER_CHANNEL:
-            check_tensor(argument, scale, query, None, dtypes)
+            check_tensor(argument, scale, given.query, None, dtypes)
             _check_per_channel(argument, scale, kv_heads, head_dim)
         else:
             rows, names = _scales_by_row(cache, given, kv_heads)
-            check_tensor(argument, scale, query, rows, dtypes, names)
+            check_tensor(argument, scale, given.query, rows, dtypes, names)
 
 
 def _check_mode(name: str, mode: object, *, paged: bool) -> None:

@@ -12,10 +12,6 @@ from .._checks import (
     DTYPES,
     FLOAT32,
     INTEGERS,
-    KERNEL_DTYPES,
-    KERNEL_PAGE_ROWS,
-    KERNEL_STEP,
-    KERNEL_TOKENS_STRIDE,
     MAX_TOKENS,
     PLACEMENTS,
     check_choice,
@@ -28,9 +24,9 @@ from .._checks import (
     shape_text,
 )
 from ..errors import TopThetaCombinationError, TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError, shown
-from ..fallback.antiquant import PER_CHANNEL
-from ..fallback.arguments import FLOAT_TENSORS, TABLE, TENSORS, Arguments
+from ..fallback.arguments import FLOAT_TENSORS, LENGTHS, TABLE, TENSORS, Arguments
 from .cache_checks import check_antiquant, check_cache, check_paging
+from .limits import ALL, Limits, check_limits
 
 QUERY_FORMS = {"BNSD": "[B, Hq, Sq, D]", "BSND": "[B, Sq, Hq, D]", "BSH": "[B, Sq, Hq*D]"}
 LAYOUTS = tuple(QUERY_FORMS)
@@ -66,13 +62,13 @@ def _float_tensors(
 
 
 _FLOATS_OF_ONE_TOKEN, _FLOATS_OF_TOKENS = _float_tensors(one_token=True), _float_tensors(one_token=False)
+_DEFAULT_MODES = tuple(Arguments._field_defaults[name] for name in ("placement", "sdc", "sdc_gamma"))
 _NO_MODE = Arguments._field_defaults["key_antiquant_mode"]
 _NO_MASK = "give valid keys by actual_seq_lengths, key_start or block_table"
 _CAUSAL = "several query tokens are causal (sparse_mode 3), and trees of tokens are not supported; leave it out"
 _NO_QUANTISATION = "queries and outputs are not quantised; pass float16 or bfloat16 tensors"
 _BY_CACHE = "give the scales of int8 caches as key_antiquant_scale and value_antiquant_scale"
 _SYMMETRIC = "int8 caches are symmetric; quantise without offsets"
-_QUERY_LENGTHS = Arguments._fields[TENSORS].index("actual_query_lengths")
 #: Arguments of torch_npu.npu_incre_flash_attention and npu_fused_infer_attention_score that have no meaning here, and
 #: the way round.
 UNSUPPORTED = {
@@ -173,12 +169,6 @@ def _resolve_kv_heads(key: Tensor, heads: int, head_dim: int, given: int | None,
     return found
 
 
-def check_whole_row(a: Arguments) -> None:
-    """Check modes and tensors of SDC and VMC for a decode step over whole rows."""
-    vmc_argument = None if a.value_mean is None else "value_mean"
-    check_modes(a.placement, a.sdc, a.sdc_gamma, a.discarded_mass, vmc_argument)
-
-
 def check_part(a: Arguments) -> None:
     """Check placement and LSE for a decode step over a part of rows."""
     check_choice("placement", a.placement, PLACEMENTS)
@@ -216,14 +206,6 @@ def check_lengths(query: Tensor, batch: int, lengths: Tensor | None, starts: Ten
         check_tensor("key_start", starts, query, (batch,), INTEGERS, " [B]")
 
 
-def _with_query_lengths(tensors: tuple[Any, ...], query: Tensor, batch: int) -> tuple[Any, ...]:
-    """Check the numbers of real tokens among the tensors of a step, and make a tensor of a list."""
-    name, before = "actual_query_lengths", tensors[:_QUERY_LENGTHS]
-    given = as_device_tensor(name, tensors[_QUERY_LENGTHS], query)
-    check_tensor(name, given, query, (batch,), INTEGERS, " [B]")
-    return (*before, given, *tensors[_QUERY_LENGTHS + 1 :])
-
-
 def _check_part_lengths(query: Tensor, sizes: Sizes, lengths: Tensor | None, starts: Tensor | None) -> None:
     """Check valid keys and starts of a part of rows: which keys a token sees follows from the whole row alone."""
     if sizes.tokens == 1:
@@ -247,133 +229,89 @@ def check_threshold(threshold: Any, like: Tensor, batch: int, heads: int, tokens
     check_tensor("threshold", threshold, like, want, FLOAT32, words)
 
 
-def check_arguments(given: Arguments, *, part: bool) -> Arguments:
-    """Check that the arguments for where the rows are fit together, as do the tensors of numbers per row or head.
+def check(given: Arguments, limits_of: Callable[[Tensor], Limits], *, part: bool = False) -> Arguments:
+    """Check a call: that its arguments fit together, and that the backend which runs it takes them.
 
     Args:
         given: as a public function was called: lengths and starts may be lists, head counts and the scale None.
+        limits_of: tells of a query what its backend takes.
         part: whether they are of a part of rows.
 
     Returns:
-        The same with tensors, counts and a number in their places.
+        The same with tensors, counts and numbers in their places.
     """
-    tensors, heads, kv_heads, scale = resolve_arguments(given, part=part)
-    return Arguments(heads, kv_heads, scale, *tensors, *given[TENSORS.stop :])
+    checked = check_rows(given, part=part)
+    if part:
+        check_part(checked)
+    else:
+        placement, sdc, gamma = given.placement, given.sdc, given.sdc_gamma
+        simple = type(placement) is str and type(sdc) is str and type(gamma) is float  # others compare as they like
+        if not simple or given.discarded_mass is not None or (placement, sdc, gamma) != _DEFAULT_MODES:
+            vmc_argument = None if given.value_mean is None else "value_mean"
+            check_modes(placement, sdc, gamma, given.discarded_mass, vmc_argument)
+            checked = checked if type(gamma) is float else _with(checked, "sdc_gamma", float(gamma))
+    limits = limits_of(checked.query)
+    if limits is not ALL:
+        check_limits(checked, limits, part=part)
+    return checked
 
 
-def resolve_arguments(given: Arguments, *, part: bool = False) -> tuple[tuple[Any, ...], int, int, float]:
-    """Check as `check_arguments` does, for callers with no time to lose. Return all tensors, and what is resolved."""
-    num_heads, num_key_value_heads, scale, query, key, value, threshold, lengths, starts, block_table = given[:10]
-    input_layout, path, block_size = given.input_layout, given.path, given.block_size
+def check_rows(given: Arguments, *, part: bool) -> Arguments:
+    """Check that the arguments for where the rows are fit together, as do the tensors of numbers per row or head.
+
+    Arguments and result as those of `check`.
+    """
+    query, key, block_table = given.query, given.key, given.block_table
+    lengths, starts = given.actual_seq_lengths, given.key_start
     # what follows is of every call, so it calls nothing where there is nothing to check
     check_tensor("query", query, query, None, DTYPES)
     if not query.is_cpu:
         check_device(query)
     check_dense("key", key)
     paged = block_table is not None
-    tensors: Any = given[TENSORS]
     if not ((lengths is None or isinstance(lengths, Tensor)) and (starts is None or isinstance(starts, Tensor))):
         lengths = as_device_tensor("actual_seq_lengths", lengths, query)
         starts = as_device_tensor("key_start", starts, query)
-        tensors = (query, key, value, threshold, lengths, starts, *tensors[6:])
-    sizes = resolve_heads(query, key, num_heads, num_key_value_heads, input_layout, paged)
-    batch, heads, kv_heads, head_dim, tokens = sizes
-    if paged or type(block_size) is not int or block_size:
-        check_paging(query, block_table, block_size, lengths, starts)
-    check_cache(query, key, value, kv_heads, head_dim, input_layout, block_size, paged)
+        given = Arguments._make((*given[: LENGTHS.start], lengths, starts, *given[LENGTHS.stop :]))
+    sizes = resolve_heads(query, key, given.num_heads, given.num_key_value_heads, given.input_layout, paged)
+    if paged or type(given.block_size) is not int or given.block_size:
+        check_paging(query, block_table, given.block_size, lengths, starts)
+    check_cache(given, sizes.kv_heads, sizes.head_dim)
     scaled = given.key_antiquant_scale is not None or given.value_antiquant_scale is not None
     plain = given.key_antiquant_mode is _NO_MODE and given.value_antiquant_mode is _NO_MODE
     if scaled or not plain or key.dtype is torch.int8:
-        check_antiquant(given, query, kv_heads, head_dim)
-    check_threshold(threshold, query, batch, heads, tokens)
-    if part and tokens != 1:
+        check_antiquant(given, sizes.kv_heads, sizes.head_dim)
+    check_threshold(given.threshold, query, sizes.batch, sizes.heads, sizes.tokens)
+    if part and sizes.tokens != 1:
         _check_part_lengths(query, sizes, lengths, starts)
     elif lengths is not None or starts is not None:
-        check_lengths(query, batch, lengths, starts)
+        check_lengths(query, sizes.batch, lengths, starts)
     if given.actual_query_lengths is not None:
-        tensors = _with_query_lengths(tensors, query, batch)
+        given = _with_query_lengths(given, sizes.batch)
     floats: Any = given[FLOAT_TENSORS]
     for tensor in floats:
         if tensor is not None:
             check_float_tensors(floats, query, sizes)
             break
-    if type(path) is not str or path != "auto":
-        check_choice("_path", path, PATHS)
+    if type(given.path) is not str or given.path != "auto":
+        check_choice("_path", given.path, PATHS)
+    scale = given.scale_value
     if scale is None:
-        return tensors, heads, kv_heads, head_dim**-0.5
-    check_number("scale_value", scale)
-    return tensors, heads, kv_heads, float(scale)
+        scale = sizes.head_dim**-0.5
+    else:
+        check_number("scale_value", scale)
+    return Arguments._make((sizes.heads, sizes.kv_heads, float(scale), *given[TENSORS.start :]))
 
 
-def _check_kernel_tokens(a: Arguments, part: bool) -> None:
-    """Refuse what the NPU kernel has for one token alone."""
-    remedy = "choose the fallback by use_backend('fallback', device='npu')"
-    if part:
-        raise TopThetaNotImplementedError(
-            "query", "one token per sequence in a part of rows on an NPU", shape_text(a.query), remedy
-        )
-    if a.placement != "pre_softmax":
-        wanted = "'pre_softmax' with several query tokens on an NPU"
-        raise TopThetaNotImplementedError("placement", wanted, repr(a.placement), remedy)
-    stride = a.key.stride(1 if a.key.dim() == 3 or (a.input_layout == "BSND" and a.block_table is None) else 2)
-    if stride > KERNEL_TOKENS_STRIDE:
-        raise TopThetaNotImplementedError(
-            "key", f"rows at most {KERNEL_TOKENS_STRIDE} elements apart with several query tokens on an NPU",
-            str(stride), "pass key.contiguous()",
-        )  # fmt: skip
+def _with(given: Arguments, name: str, value: object) -> Arguments:
+    """Put a value in the place of another; torch.compile traces it."""
+    place = Arguments._fields.index(name)
+    return Arguments._make((*given[:place], value, *given[place + 1 :]))
 
 
-def check_kernel_limits(a: Arguments, *, part: bool = False) -> None:
-    """Refuse what only the fallback takes, not the NPU kernel: float32, other sizes, caches with other steps."""
-    check_tensor("query", a.query, a.query, None, KERNEL_DTYPES)
-    if not a.is_of_one_token:
-        _check_kernel_tokens(a, part)
-    int8 = a.key.dtype is torch.int8
-    step = _kernel_step(a.key)
-    if a.head_dim % step:
-        raise TopThetaNotImplementedError(
-            "query", f"head_dim a multiple of {step}{' with int8' if int8 else ''} on an NPU", str(a.head_dim),
-            "pad query, key and value with zeros and keep scale_value",
-        )  # fmt: skip
-    if a.block_size % KERNEL_STEP or a.block_size > KERNEL_PAGE_ROWS:
-        raise TopThetaNotImplementedError(
-            "block_size", f"a multiple of {KERNEL_STEP} up to {KERNEL_PAGE_ROWS} on an NPU", str(a.block_size),
-            "use a cache with block_size=128, for example",
-        )  # fmt: skip
-    _check_kernel_strides("key", a.key)
-    _check_kernel_strides("value", a.value)
-    if int8:
-        _check_kernel_scale("key", a.key_antiquant_scale, a.key_antiquant_mode)
-        _check_kernel_scale("value", a.value_antiquant_scale, a.value_antiquant_mode)
-
-
-def _kernel_step(cache: Tensor) -> int:
-    """Elements in the blocks that rows of a cache are made of."""
-    return KERNEL_STEP * 2 // cache.element_size()
-
-
-def _check_kernel_scale(name: str, scale: Tensor | None, mode: int) -> None:
-    """Refuse scales per token that the kernel cannot read in place; those per channel are cast in every step."""
-    if scale is None or mode == PER_CHANNEL:
-        return
-    argument = f"{name}_antiquant_scale"
-    if scale.dtype is not torch.float32:
-        raise TopThetaNotImplementedError(
-            argument, f"float32 on an NPU, since {name}_antiquant_mode={mode} has a scale for each token",
-            str(scale.dtype).removeprefix("torch."), "keep them in float32",
-        )  # fmt: skip
-    if scale.stride(-1) != 1 and scale.shape[-1] > 1:
-        raise TopThetaValueError(
-            argument, "a last stride of 1", str(list(scale.stride())), f"pass {argument}.contiguous()"
-        )
-
-
-def _check_kernel_strides(name: str, cache: Tensor) -> None:
-    *outer, last = cache.stride()
-    remedy = f"pass {name}.contiguous()"
-    step = _kernel_step(cache)
-    if last != 1:
-        raise TopThetaValueError(name, "a last stride of 1", str([*outer, last]), remedy)
-    if any(stride % step and size > 1 for size, stride in zip(cache.shape, outer, strict=False)):
-        wanted = f"strides that are multiples of {step} elements"
-        raise TopThetaValueError(name, wanted, str([*outer, last]), remedy)
+def _with_query_lengths(given: Arguments, batch: int) -> Arguments:
+    """Check the numbers of real tokens, and make a tensor of a list."""
+    name = "actual_query_lengths"
+    lengths = as_device_tensor(name, given.actual_query_lengths, given.query)
+    check_tensor(name, lengths, given.query, (batch,), INTEGERS, " [B]")
+    return _with(given, name, lengths)

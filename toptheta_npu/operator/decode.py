@@ -1,37 +1,18 @@
-"""The decode step: public functions, which check what they are given and call the registered operators."""
+"""The decode step: the public functions, as users see them; what they do is in `calls`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-import torch
 from torch import Tensor
 
-from .._checks import NPU
-from ..cpu.direct import CallCache
 from ..fallback import Partial
-from ..fallback.arguments import CHOICES, TENSORS, Arguments
-from ..npu.backend import NPU_SELECTOR
-from .checks import (
-    check_kernel_limits,
-    check_part,
-    check_whole_row,
-    refuse_unknown,
-    resolve_arguments,
-)
-
-#: Which of the tensors the operators have; those for parts have the LSE too.
-_OF_A_WHOLE_ROW = slice(0, Arguments._fields[TENSORS].index("lse"))
-_OF_A_PART = slice(0, Arguments._fields[TENSORS].index("actual_query_lengths"))
-#: What the schema assumes where nothing is said: the dispatcher need not convert it on every call.
-_CHOICES = Arguments._fields[CHOICES]
-_DEFAULT_CHOICES = tuple(Arguments._field_defaults[name] for name in _CHOICES)
-
-_DIRECT = {name: CallCache(name) for name in ("incremental_attention", "incremental_attention_with_stats")}
+from ..fallback.schemas import with_arguments
+from .calls import on_part_of_rows, on_whole_rows
 
 
-def incremental_attention(
+@with_arguments(on_whole_rows("incremental_attention"))
+def incremental_attention(  # type: ignore[empty-body]
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -121,19 +102,10 @@ def incremental_attention(
         >>> toptheta_npu.incremental_attention(query, key, value, threshold).shape
         torch.Size([1, 8, 1, 64])
     """
-    return _decode(  # type: ignore[no-any-return]
-        "incremental_attention",
-        Arguments._make((
-            num_heads, num_key_value_heads, scale_value, query, key, value, threshold, actual_seq_lengths, key_start,
-            block_table, key_antiquant_scale, value_antiquant_scale, actual_query_lengths, discarded_mass, value_mean,
-            learnable_sink, None, input_layout, key_antiquant_mode, value_antiquant_mode, placement, sdc, sdc_gamma,
-            _path, block_size,
-        )),
-        unsupported,
-    )  # fmt: skip
 
 
-def incremental_attention_with_stats(
+@with_arguments(on_whole_rows("incremental_attention_with_stats"))
+def incremental_attention_with_stats(  # type: ignore[empty-body]
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -176,19 +148,10 @@ def incremental_attention_with_stats(
         >>> kept.tolist()
         [[50, 50, 50, 50]]
     """
-    return _decode(  # type: ignore[no-any-return]
-        "incremental_attention_with_stats",
-        Arguments._make((
-            num_heads, num_key_value_heads, scale_value, query, key, value, threshold, actual_seq_lengths, key_start,
-            block_table, key_antiquant_scale, value_antiquant_scale, actual_query_lengths, discarded_mass, value_mean,
-            learnable_sink, None, input_layout, key_antiquant_mode, value_antiquant_mode, placement, sdc, sdc_gamma,
-            _path, block_size,
-        )),
-        unsupported,
-    )  # fmt: skip
 
 
-def incremental_attention_partial(
+@with_arguments(on_part_of_rows)
+def incremental_attention_partial(  # type: ignore[empty-body]
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -235,62 +198,3 @@ def incremental_attention_partial(
         >>> torch.allclose(out, whole, atol=1e-5)
         True
     """
-    if unsupported:
-        refuse_unknown("incremental_attention_partial", unsupported)
-    given = Arguments._make((
-        num_heads, num_key_value_heads, scale_value, query, key, value, threshold, actual_seq_lengths, key_start,
-        block_table, key_antiquant_scale, value_antiquant_scale, None, None, None, None, lse, input_layout,
-        key_antiquant_mode, value_antiquant_mode, placement, "exact", 0.0, _path, block_size,
-    ))  # fmt: skip
-    tensors, heads, kv_heads, scale = resolve_arguments(given, part=True)
-    check_part(given)
-    if not query.is_cpu:  # the name of a device takes longer to make
-        _check_npu(Arguments(heads, kv_heads, scale, *tensors, *given[TENSORS.stop :]), part=True)
-    return Partial(*torch.ops.toptheta_npu.incremental_attention_partial.default(
-        *tensors[_OF_A_PART], lse, num_heads=heads, num_key_value_heads=kv_heads, scale_value=scale,
-        input_layout=input_layout, key_antiquant_mode=key_antiquant_mode, value_antiquant_mode=value_antiquant_mode,
-        placement=placement, path=_path,
-    ))  # fmt: skip
-
-
-def _decode(name: str, given: Arguments, unsupported: dict[str, object]) -> Any:
-    """Run an operator for whole rows; check everything first where no call like this one was checked before."""
-    if unsupported:
-        refuse_unknown("incremental_attention", unsupported)
-    direct = _DIRECT[name]
-    key = direct.key(given)
-    if key is not None:
-        found = direct.run(key, given)
-        if found is not None:
-            return found
-    operator = getattr(torch.ops.toptheta_npu, name).default
-    tensors, heads, kv_heads, scale = resolve_arguments(given)
-    chosen: Any = given[CHOICES]
-    choices: dict[str, object] = {}
-    placement, sdc, gamma = given.placement, given.sdc, given.sdc_gamma
-    simple = type(placement) is str and type(sdc) is str and type(gamma) is float  # others compare as they like
-    if not simple or chosen != _DEFAULT_CHOICES or given.discarded_mass is not None:
-        check_whole_row(given)
-        choices = dict(zip(_CHOICES, chosen, strict=True))
-        choices["sdc_gamma"] = float(gamma)
-    if not given.query.is_cpu:  # the name of a device takes longer to make
-        _check_npu(Arguments(heads, kv_heads, scale, *tensors, *given[TENSORS.stop :]), part=False)
-    result = operator(
-        *tensors[_OF_A_WHOLE_ROW], num_heads=heads, num_key_value_heads=kv_heads, scale_value=scale, **choices
-    )
-    if key is not None:
-        direct.remember(key, given, heads, kv_heads, scale)
-    return result
-
-
-def _check_npu(checked: Arguments, *, part: bool) -> None:
-    """Check on an NPU that the backend is there, and that the arguments are within the kernel's limits where it runs.
-
-    Under torch.compile nothing is loaded while tracing; the adapter and the op package check the same again.
-
-    Args:
-        checked: what `resolve_arguments` has checked and completed.
-        part: whether they are of a part of rows.
-    """
-    if checked.query.device.type == NPU and not torch.compiler.is_compiling() and NPU_SELECTOR.uses_kernel():
-        check_kernel_limits(checked, part=part)

@@ -100,8 +100,8 @@ def prefill_attention(
         key_antiquant_scale=key_antiquant_scale, value_antiquant_scale=value_antiquant_scale,
         key_antiquant_mode=key_antiquant_mode, value_antiquant_mode=value_antiquant_mode,
     )  # fmt: skip
-    check_cache(query, key, value, kv_heads, head_dim, "BNSD", 0, paged=False)
-    check_antiquant(cache, query, kv_heads, head_dim)
+    check_cache(cache, kv_heads, head_dim)
+    check_antiquant(cache, kv_heads, head_dim)
     want = (
         (heads, rows)
         if isinstance(threshold_per_row, Tensor) and threshold_per_row.dim() == 2

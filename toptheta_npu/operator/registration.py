@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .._checks import NPU, check_device
 from ..cpu.backend import CPU_SELECTOR
-from ..fallback.arguments import SCHEMAS, taking_arguments
+from ..fallback.schemas import SCHEMAS, taking_arguments
 from ..npu.backend import NPU_SELECTOR
 from ..triton.backend import CUDA_SELECTOR
 

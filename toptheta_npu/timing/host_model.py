@@ -1,6 +1,6 @@
 """The kernel on the host model of a clone, for the shapes of the comparison: modelled times, never a device's.
 
-The model is the folder emulator/ of a clone, which is imported when it is asked for.
+The clone's module `toptheta_host_model` runs it, which is imported when it is asked for.
 """
 
 from __future__ import annotations
@@ -15,27 +15,29 @@ import torch
 from ..errors import TopThetaBackendError, TopThetaValueError
 from .inputs import INT8_SCALE, Inputs
 
+#: `run_operator`, `Platform` and `known_constants`, of whoever installs a module of this name.
+_MODULE = "toptheta_host_model"
+
 
 def host_model() -> Any:
     """Import the module that runs the operator on the host model.
 
     Raises:
-        TopThetaBackendError: this Python has no emulator.
+        TopThetaBackendError: this Python has none.
     """
     try:
-        return importlib.import_module("emulator.incremental_attention")
+        return importlib.import_module(_MODULE)
     except ModuleNotFoundError as cause:
         raise TopThetaBackendError(
-            "model of time", "the emulator of a clone of toptheta_npu", f"no module {cause.name}",
-            "type in the clone: pip install -e ./emulator",
+            "model of time", f"the module {_MODULE} of a clone of toptheta_npu", f"no module {cause.name}",
+            "type in the clone: pip install -e ./emulator -e ./toptheta_host_model",
         ) from cause  # fmt: skip
 
 
 def known_constants() -> frozenset[str]:
     """List the names that a set of constants may have."""
-    host_model()
-    fields = importlib.import_module("emulator.ascendc.library").CCost._fields_
-    return frozenset(name for name, _ in fields)
+    constants: frozenset[str] = host_model().known_constants()
+    return constants
 
 
 def check_names(constants: Mapping[str, float], argument: str) -> None:

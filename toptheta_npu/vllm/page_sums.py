@@ -29,7 +29,7 @@ from torch import Tensor
 from .._checks import DTYPES
 from .._value_checks import check_blocks, check_cache_values, host_can_read
 from ..cpu import page_sums as native
-from ..cpu.operators import is_done
+from ..cpu.operators import check_status
 from ..errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
 from ..fallback.antiquant import dequantise
 
@@ -153,7 +153,7 @@ class PageSums:
 
     def _native_means(self, run: Callable[[bytes, bytes, int], int], value_cache: Tensor, new: NewRows) -> Tensor:
         mean = self._sums.new_empty((new.num_decoding, *self._sums.shape[1:]))
-        if not is_done(run(self.native_form(value_cache), new.packed, mean.data_ptr())):
+        if not check_status(run(self.native_form(value_cache), new.packed, mean.data_ptr())):
             _check_values(value_cache, new)
             raise AssertionError("the native page sums refused values that pass the checks in Python")
         return mean

@@ -25,7 +25,8 @@ class TorchNpuFinder(MetaPathFinder):
         def execute_and_reroute(module: ModuleType) -> None:
             with redirect_stdout(sys.stderr):  # a program's own output stays free of torch_npu's notes on CANN
                 execute(module)
-            library = Path(os.environ["TOPTHETA_EMULATOR_LIBRARIES"]) / "libacl_emulator_aten.so"
+            settings = dict(part.split("=", 1) for part in os.environ["ACL_EMULATOR"].split(";"))
+            library = Path(settings["libraries"]) / "libacl_emulator_aten.so"
             ctypes.CDLL(str(library)).acl_emulator_reroute_aten()
 
         setattr(spec.loader, "exec_module", execute_and_reroute)  # noqa: B010 (a method)

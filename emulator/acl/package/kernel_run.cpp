@@ -67,6 +67,8 @@ std::string Launch(const Machine& machine, const KernelRun& run, std::vector<uin
     options.tilingKey = run.tilingKey;
     options.checks = settings.checks ? 1 : 0;
     options.suppress = "";
+    const std::string defect = PlantedDefect();
+    options.defect = defect.c_str();
     const std::unique_ptr<void, void (*)(void*)> handle(
         machine.launch(machine.entry, arguments.data(), arguments.size(), &options), machine.free);
     const std::string error = machine.error(handle.get());

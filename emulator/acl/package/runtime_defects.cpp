@@ -6,6 +6,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "settings.h"
+
 namespace acl_emulator {
 namespace {
 
@@ -34,7 +36,7 @@ aclOpExecutor::Work WithCopiedIntegers(KernelRun run, const std::vector<TensorAr
 bool Plants(Defect defect)
 {
     try {
-        return ascendc_host::DefectFromEnvironment() == defect;
+        return ascendc_host::DefectOf(PlantedDefect()) == defect;
     } catch (const std::invalid_argument&) {
         return false;
     }

@@ -9,7 +9,7 @@
 
 namespace acl_emulator {
 
-// Whether the environment names this defect now; a name that there is not is an error of the launch.
+// Whether the settings name this defect now; a name that there is not is an error of the launch.
 bool Plants(ascendc_host::Defect defect);
 
 // Puts the strides of contiguous tensors [a, b, c, d] in place of those that the attributes give for the inputs whose

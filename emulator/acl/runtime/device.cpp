@@ -49,7 +49,7 @@ aclError aclrtSetDevice(int32_t device)
     if (device < 0 || static_cast<uint32_t>(device) >= GetSettings().devices) {
         return Fail(ACL_ERROR_RT_INVALID_DEVICEID,
                     "aclrtSetDevice: expected a device below " + std::to_string(GetSettings().devices) + ", got " +
-                        std::to_string(device) + "; TOPTHETA_EMULATOR_DEVICES sets their number");
+                        std::to_string(device) + "; --devices of the emulator sets their number");
     }
     SetCurrentDevice(device);
     return ACL_SUCCESS;

@@ -33,7 +33,7 @@ aclError DeviceMemory::TakeLocked(int device, size_t bytes)
         return Fail(ACL_ERROR_RT_MEMORY_ALLOCATION,
                     "out of device memory: " + std::to_string(bytes) + " bytes wanted, " +
                         std::to_string(limit - used_[device]) + " free of " + std::to_string(limit) + " on device " +
-                        std::to_string(device) + "; TOPTHETA_EMULATOR_MEMORY_MB sets the limit");
+                        std::to_string(device) + "; --memory-mb of the emulator sets the limit");
     }
     used_[device] += bytes;
     return ACL_SUCCESS;

@@ -1,25 +1,39 @@
 #include "settings.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <string_view>
 
 namespace acl_emulator {
 namespace {
 
-constexpr const char* kPrefix = "TOPTHETA_EMULATOR_";
+constexpr const char* kVariable = "ACL_EMULATOR";
 
-// Sets `value` if the variable is there; a value outside [low, high] is kept as the error.
+// The value of a setting in the variable, or "".
+std::string ValueOf(std::string_view name)
+{
+    const char* text = std::getenv(kVariable);
+    std::string_view rest = text == nullptr ? "" : text;
+    while (!rest.empty()) {
+        const std::string_view entry = rest.substr(0, rest.find(';'));
+        rest.remove_prefix(std::min(entry.size() + 1, rest.size()));
+        const size_t equals = entry.find('=');
+        if (equals != entry.npos && entry.substr(0, equals) == name) return std::string(entry.substr(equals + 1));
+    }
+    return "";
+}
+
+// Sets `value` if the setting is there; a value outside [low, high] is kept as the error.
 template <typename T>
 void Read(const char* name, long low, long high, T& value, std::string& error)
 {
-    const std::string variable = std::string(kPrefix) + name;
-    const char* text = std::getenv(variable.c_str());
-    if (text == nullptr || *text == '\0') return;
+    const std::string text = ValueOf(name);
+    if (text.empty()) return;
     char* end = nullptr;
-    const long number = std::strtol(text, &end, 0);
+    const long number = std::strtol(text.c_str(), &end, 0);
     if (*end != '\0' || number < low || number > high) {
-        error = variable + ": expected an integer from " + std::to_string(low) + " to " + std::to_string(high) +
-                ", got \"" + text + "\"";
+        error = std::string(kVariable) + ", " + name + ": expected an integer from " + std::to_string(low) + " to " +
+                std::to_string(high) + ", got \"" + text + "\"";
         return;
     }
     value = static_cast<T>(number);
@@ -36,16 +50,16 @@ uint32_t VectorCores(std::string_view soc)
 Settings FromEnvironment()
 {
     Settings settings;
-    if (const char* soc = std::getenv("TOPTHETA_EMULATOR_SOC"); soc != nullptr && *soc != '\0') settings.soc = soc;
+    if (const std::string soc = ValueOf("soc"); !soc.empty()) settings.soc = soc;
     settings.vectorCores = VectorCores(settings.soc);
     size_t megabytes = settings.memoryBytes >> 20;
-    Read("DEVICES", 1, kMaxDevices, settings.devices, settings.error);
-    Read("MEMORY_MB", 1, 1 << 20, megabytes, settings.error);
-    Read("VECTOR_CORES", 1, 1024, settings.vectorCores, settings.error);
-    Read("ASYNC", 0, 1, settings.async, settings.error);
-    Read("CHECKS", 0, 1, settings.checks, settings.error);
-    Read("TRACE", 0, 1, settings.trace, settings.error);
-    Read("FILL", 0, 255, settings.fill, settings.error);
+    Read("devices", 1, kMaxDevices, settings.devices, settings.error);
+    Read("memory_mb", 1, 1 << 20, megabytes, settings.error);
+    Read("vector_cores", 1, 1024, settings.vectorCores, settings.error);
+    Read("asynchronous", 0, 1, settings.async, settings.error);
+    Read("checks", 0, 1, settings.checks, settings.error);
+    Read("trace", 0, 1, settings.trace, settings.error);
+    Read("fill", 0, 255, settings.fill, settings.error);
     settings.memoryBytes = megabytes << 20;
     settings.cubeCores = (settings.vectorCores + 1) / 2;
     return settings;
@@ -58,5 +72,7 @@ const Settings& GetSettings()
     static const Settings settings = FromEnvironment();
     return settings;
 }
+
+std::string PlantedDefect() { return ValueOf("defect"); }
 
 }  // namespace acl_emulator

@@ -1,4 +1,4 @@
-// What the environment variables TOPTHETA_EMULATOR_... say, read once per process.
+// What the environment variable ACL_EMULATOR says, "name=value;name=value": read once per process, but for the defect.
 #pragma once
 
 #include <cstddef>
@@ -17,11 +17,14 @@ struct Settings {
     bool checks = true;   // the host model checks the kernels' memory accesses
     bool trace = false;   // a line on stderr for each allocation, copy and launch
     int fill = -1;        // byte that fresh device memory is filled with
-    std::string error;    // what is wrong with a variable; aclInit fails with it
+    std::string error;    // what is wrong with a setting; aclInit fails with it
 };
 
 constexpr uint32_t kMaxDevices = 64;
 
 const Settings& GetSettings();
+
+// The name of the planted defect as the variable has it now, or "".
+std::string PlantedDefect();
 
 }  // namespace acl_emulator

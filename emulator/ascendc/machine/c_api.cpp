@@ -114,7 +114,7 @@ RunHandle* ascendc_host_launch(void* entry, const CArgument* arguments, uint64_t
             }
             const LaunchOptions launch = {options->blocks,        options->cores,       options->tilingKey,
                                           options->autoSync != 0, options->checks != 0, options->trace != 0,
-                                          options->hostThreads,   options->suppress};
+                                          options->hostThreads,   options->suppress,    options->defect};
             run->result = Launch(entry, list, launch);
             return true;
         },

@@ -1,13 +1,11 @@
 // Defects that can be planted in the machine: what a device would do where our reading of a document is wrong. A test
-// plants one to see that a check of the device finds it. Off unless the environment variable names one; a launch with a
+// plants one to see that a check of the device finds it. Off unless a launch names one; a launch with a
 // planted defect runs one core after the other, so that what goes wrong does so every time, and checks nothing but
 // bounds, as a device.
 #pragma once
 
 #include <array>
 #include <atomic>
-#include <cstdlib>
-#include <cstring>
 #include <stdexcept>
 #include <string>
 
@@ -43,8 +41,6 @@ enum class Defect : int {
     kReplayWithCapturedLengths  // integer inputs keep the values that they had when the launch was queued
 };
 
-constexpr const char* kDefectVariable = "TOPTHETA_EMULATOR_DEFECT";
-
 struct DefectName {
     Defect defect;
     const char* name;
@@ -78,18 +74,17 @@ constexpr std::array kDefectNames = {
     DefectName{Defect::kReplayWithCapturedLengths, "replay-with-captured-lengths"},
 };
 
-// What the environment names now. Throws std::invalid_argument for a name that there is not.
-inline Defect DefectFromEnvironment()
+// Throws std::invalid_argument for a name that there is not; "" is none.
+inline Defect DefectOf(const std::string& wanted)
 {
-    const char* wanted = std::getenv(kDefectVariable);
-    if (wanted == nullptr || *wanted == '\0') return Defect::kNone;
+    if (wanted.empty()) return Defect::kNone;
     std::string known;
     for (const DefectName& entry : kDefectNames) {
-        if (std::strcmp(entry.name, wanted) == 0) return entry.defect;
+        if (wanted == entry.name) return entry.defect;
         known += (known.empty() ? "" : ", ") + std::string(entry.name);
     }
-    throw std::invalid_argument(std::string(kDefectVariable) + ": expected one of " + known + ", got \"" + wanted +
-                                "\"; unset it for a machine without defects");
+    throw std::invalid_argument("defect: expected one of " + known + ", got \"" + wanted +
+                                "\"; leave it out for a machine without defects");
 }
 
 inline std::atomic<Defect> plantedDefect{Defect::kNone};  // of the launch under way

@@ -23,6 +23,7 @@ struct COptions {
     int32_t trace;
     int32_t hostThreads;
     const char* suppress;
+    const char* defect;  // its name; "" for none
 };
 
 }  // namespace ascendc_host

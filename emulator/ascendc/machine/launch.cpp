@@ -207,7 +207,7 @@ private:
 RunResult Launch(void* entry, const std::vector<GmArgument>& arguments, const LaunchOptions& wanted)
 {
     CheckLaunch(entry, arguments, wanted);
-    plantedDefect = DefectFromEnvironment();
+    plantedDefect = DefectOf(wanted.defect);
     LaunchOptions options = wanted;
     options.checks = options.checks && Planted(Defect::kNone);
     // the kernel itself says which cores it wants, in its first statements; on others it starts again

@@ -30,6 +30,7 @@ struct LaunchOptions {
     bool trace = true;      // false: no timeline
     int hostThreads = 0;    // blocks that run at the same time; 0: as many as the host has processors, at most 4
     std::string suppress;   // "file.h:LINE" or "file.h:LINE:KIND", separated by commas: sync calls that do nothing
+    std::string defect;     // the name of a planted defect; "" for none
 };
 
 struct SyncSite {

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-INCLUDE = Path(__file__).parents[2] / "emulator" / "ascendc"
+INCLUDE = Path(__file__).parents[1] / "ascendc"
 POISON = INCLUDE / "include" / "ascendc" / "poison.h"
 COMPILERS = [name for name in ("g++", "clang++") if shutil.which(name)]
 PROLOGUE = """#include "kernel_operator.h"

@@ -7,9 +7,9 @@ import re
 from functools import cache
 from typing import Any
 
-from ..compile_cache import REPOSITORY
+from .sources import KERNEL_SOURCE
 
-_HEADER = REPOSITORY / "op_kernel" / "top_theta_incremental_attention_tiling_data.h"
+_HEADER = KERNEL_SOURCE.with_name("top_theta_incremental_attention_tiling_data.h")
 _NAME = "TopThetaIncrementalAttentionTilingData"
 _STRUCT = re.compile(r"struct (\w+) \{(.*?)\};", re.DOTALL)
 _FIELD = re.compile(r"^\s*(\w+) (\w+)(?: : (\d+))?;", re.MULTILINE)

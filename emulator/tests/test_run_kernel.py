@@ -28,7 +28,6 @@ from emulator.ascendc import (
     sanitizer_environment,
     sparse_array,
 )
-from tests.tiers import full, long
 
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(__file__).parent / "kernels" / "machine_run.cpp"
@@ -323,7 +322,7 @@ def test_missing_files_and_compilers_are_named(tmp_path: Path, tiny: Kernel) -> 
         build_kernel(Kernel(tiny.source, compiler="no-such-compiler"))
 
 
-@full
+@pytest.mark.full
 @pytest.mark.skipif(shutil.which("clang++") is None, reason="clang++ is not installed")
 def test_clang_gives_the_same_result() -> None:
     x, y = np.arange(64, dtype=np.uint8), np.zeros(64, np.uint8)
@@ -332,7 +331,7 @@ def test_clang_gives_the_same_result() -> None:
     assert (y == x).all()
 
 
-@long
+@pytest.mark.long
 def test_sanitizers_find_nothing_in_the_machine() -> None:
     code = (
         "import numpy as np\n"

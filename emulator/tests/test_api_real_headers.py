@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.emulator import real_headers_device
-from tests.emulator.real_headers import TypeCheckError, needs_toolkit, type_check
+from emulator.tests import real_headers_device
+from emulator.tests.real_headers import TypeCheckError, needs_toolkit, type_check
 
 KERNELS = Path(__file__).parent / "kernels"
 SOURCES = sorted(KERNELS.glob("api_*.cpp"))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from emulator.ascendc import Kernel, KernelRun, run_kernel
-from tests.emulator.test_api_cube import RNG, SOURCE, Array, Product, busy_cycles, product_of
+from emulator.tests.test_api_cube import RNG, SOURCE, Array, Product, busy_cycles, product_of
 
 
 def random_bytes(rows: int, stride: int) -> Array:

@@ -11,7 +11,6 @@ import numpy.typing as npt
 import pytest
 
 from emulator.ascendc import Kernel, run_kernel
-from tests.tiers import full
 
 Array = npt.NDArray[Any]
 KERNELS = Path(__file__).parent / "kernels"
@@ -243,7 +242,7 @@ def test_a_count_of_zero_does_nothing() -> None:
     np.testing.assert_array_equal(z, np.full(SIZE, -1, np.float32))
 
 
-@full
+@pytest.mark.full
 def test_both_compilers_agree() -> None:
     if shutil.which("clang++") is None:
         pytest.skip("no clang++")

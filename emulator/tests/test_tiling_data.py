@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from emulator.ascendc import Kernel, KernelRun, run_kernel
-from tests.emulator.test_timeline import ROUND
+from emulator.tests.test_timeline import ROUND
 
 SOURCE = Path(__file__).parent / "kernels" / "tiling_reads.cpp"
 

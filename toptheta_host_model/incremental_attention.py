@@ -7,19 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .ascendc import Kernel, KernelRun, run_kernel
-from .ascendc.arguments import Argument
-from .cann import Platform, TensorSpec, TilingResult, describe_operator, infer_shape, run_tiling
+from emulator.ascendc import Argument, Kernel, KernelRun, cost_constants, run_kernel
+from emulator.cann import Platform, TensorSpec, TilingResult, kernel_defines
 
-KERNEL_SOURCE = Path(__file__).resolve().parents[1] / "op_kernel" / "top_theta_incremental_attention.cpp"
-#: Names of dtypes in the kernel's sources.
-_DEVICE_TYPES = {torch.float16: "half", torch.bfloat16: "bfloat16_t", torch.int8: "int8_t"}
+from .sources import KERNEL_SOURCE, OPERATOR
+
 _CACHES = ("key", "value")
 _SCALES = ("key_antiquant_scale", "value_antiquant_scale")
 #: A flag for `kernel_for`: the build has no pointers to the tiling data, like that of CANN 8.1.
@@ -53,8 +50,14 @@ def kernel_for(
         key: of K, where it is not that of the query; ``value`` likewise.
         **options: of `Kernel`.
     """
-    dtypes = {"DTYPE_QUERY": dtype, "DTYPE_KEY": key or dtype, "DTYPE_VALUE": value or dtype}
-    return Kernel(KERNEL_SOURCE, defines={name: _DEVICE_TYPES[each] for name, each in dtypes.items()}, **options)
+    dtypes = {"query": dtype, "key": key or dtype, "value": value or dtype}
+    names = {name: str(each).removeprefix("torch.") for name, each in dtypes.items()}
+    return Kernel(KERNEL_SOURCE, defines=kernel_defines(OPERATOR.describe(), names), **options)
+
+
+def known_constants() -> frozenset[str]:
+    """List the constants of the model of time by name."""
+    return frozenset(cost_constants())
 
 
 def run_operator(
@@ -92,12 +95,12 @@ def run_operator(
     attributes = dict(attributes) | {f"{name}_strides": _row_strides(passed[name], attributes) for name in _CACHES}
     attributes |= {f"{name.replace('_antiquant', '')}_strides": passed[name].stride() for name in _SCALES
                    if name in passed and passed[name].dim() == 3}  # fmt: skip
-    tiling = run_tiling(specs, attributes, platform)
+    tiling = OPERATOR.run_tiling(specs, attributes, platform)
     outputs = {
         name: torch.empty(spec.shape, dtype=getattr(torch, spec.dtype))
-        for name, spec in infer_shape(specs, attributes).items()
+        for name, spec in OPERATOR.infer_shape(specs, attributes).items()
     }
-    names = [item["name"] for item in describe_operator()["inputs"]]
+    names = [item["name"] for item in OPERATOR.describe()["inputs"]]
     arguments: list[Argument] = [
         *((name, passed.get(name), "in") for name in names),
         *((name, output if output.numel() else None, "out") for name, output in outputs.items()),

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.emulator.real_headers import CORE_DEFINES, NO_TOOLKIT, Core, Toolkit, TypeCheckError, toolkit
+from emulator.tests.real_headers import CORE_DEFINES, NO_TOOLKIT, Core, Toolkit, TypeCheckError, toolkit
 
 #: Memory qualifiers in the order of their address spaces, from 1 on.
 _MEMORIES = ("__gm__", "__cbuf__", "__ca__", "__cb__", "__cc__", "__ubuf__", "__fbuf__")

@@ -1,0 +1,62 @@
+"""What public functions do with their arguments: a call is checked once, and runs the registered operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from .._checks import NPU
+from ..cpu.direct import CallCache
+from ..fallback import Partial
+from ..fallback.arguments import OPERATORS, Arguments
+from ..fallback.schemas import giving_arguments
+from ..npu.backend import NPU_SELECTOR
+from . import registration  # noqa: F401 (what is called below)
+from .checks import check, refuse_unknown
+from .limits import ALL, LIMITS, Limits
+
+#: Each operator as it takes checked arguments.
+RUN = {name: giving_arguments(name, getattr(torch.ops.toptheta_npu, name).default) for name in OPERATORS}
+#: Calls that went through checks and dispatcher before.
+DIRECT = {name: CallCache(name) for name in ("incremental_attention", "incremental_attention_with_stats")}
+_Call = Callable[[Arguments, Mapping[str, object]], Any]
+
+
+def on_whole_rows(operator: str) -> _Call:
+    """Make what an operator for whole rows does with arguments as they were given, and with unknown ones."""
+    direct = DIRECT[operator]
+
+    def call(given: Arguments, unknown: Mapping[str, object]) -> Any:
+        if unknown:
+            refuse_unknown("incremental_attention", unknown)
+        key = direct.key(given)
+        if key is not None:
+            found = direct.run(key, given)
+            if found is not None:
+                return found
+        checked = check(given, _limits)
+        result = RUN[operator](checked)
+        if key is not None:
+            direct.remember(key, checked)
+        return result
+
+    return call
+
+
+def on_part_of_rows(given: Arguments, unknown: Mapping[str, object]) -> Partial:
+    """Do the same for parts of rows."""
+    if unknown:
+        refuse_unknown("incremental_attention_partial", unknown)
+    return Partial(*RUN["incremental_attention_partial"](check(given, _limits, part=True)))
+
+
+def _limits(query: torch.Tensor) -> Limits:
+    """Find those of the backend that runs a call; load it if it is an NPU's.
+
+    Under torch.compile nothing is loaded while tracing; the adapter and the op package check the same again.
+    """
+    if query.is_cpu or query.device.type != NPU:  # the name of a device takes long to make
+        return ALL
+    return LIMITS["npu"] if not torch.compiler.is_compiling() and NPU_SELECTOR.uses_kernel() else LIMITS["fallback"]
