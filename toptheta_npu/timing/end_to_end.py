@@ -65,7 +65,7 @@ def growing(prompt: DynamicCache) -> Cache:
 
 def compare(
     model: Any, thresholds: ThresholdTable, ks: list[int], tokens: Tensor, *, new_tokens: int = 32, rounds: int = 5,
-    clock: Clock | None = None, prompt: DynamicCache | None = None, console: Console | None = None, int8: bool = False,
+    clock: Clock | None = None, console: Console | None = None, int8: bool = False,
 ) -> list[Rate]:  # fmt: skip
     """Measure the decode steps of ``generate``, dense and by thresholds, in turns.
 
@@ -81,7 +81,6 @@ def compare(
         tokens: int64 [B, n], the prompt, on the model's device.
         new_tokens: tokens that each variant generates in a round.
         clock: tells seconds; None: ``time.perf_counter``.
-        prompt: a cache that holds all of the prompt but its last token, as `prompt_cache` makes it; None: it is made.
         int8: also over an `Int8Cache`, with the scales per channel of the table if it has them, else with one per row.
 
     Raises:
@@ -106,7 +105,7 @@ def compare(
     chosen = variants(model, thresholds, ks, int8=int8)
     seconds: dict[str, list[float]] = {name: [] for name in chosen}
     with torch.inference_mode():
-        prompt = prompt or prompt_cache(model, tokens)
+        prompt = prompt_cache(model, tokens)
         for variant in chosen.values():  # warms up, and refuses what cannot be before anything is measured
             step_seconds(model, tokens, prompt, variant, 2, clock)
         for number in track(range(rounds), "Generating", console=console, transient=True, disable=console is None):
