@@ -40,6 +40,8 @@ class CCost(ctypes.Structure):
         for name in (
             "gigahertz",
             "vector_head",
+            "gather_mask_repeat",
+            "vector_repeat",
             "cube_head",
             "scalar_issue",
             "scalar_ub",

@@ -157,6 +157,7 @@ public:
 
     // cost for the timeline
     void ComputeCost(double repeats, double cyclesPerRepeat);  // V, M, MTE1
+    void GatherMaskCost(double repeats);
     void VectorConflicts(double extraCycles);  // bank conflicts: counted apart, in the pessimistic time only
     void DmaCost(uint64_t gmBytes, uint32_t commands = 1, double minimumCycles = 0);  // MTE2, MTE3, FIX
     // Of a read: pieces of `bytes` bytes that do not follow each other; counts those shorter than a line of the L2.
@@ -185,6 +186,7 @@ private:
     struct Recorded {
         float repeats = 0;
         float cyclesPerRepeat = 0;
+        bool gathersMask = false;
         float conflicts = 0;
         float minimumCycles = 0;
         uint32_t commands = 0;

@@ -218,7 +218,9 @@ void CoreTiming::StartCompute(Pipe& pipe, const Record& record, double begin)
 {
     const bool cube = trace_.seat.kind == CoreKind::kCube;
     const double head = cube ? options_.cost.cubeHead : options_.cost.vectorHead;
-    double cycles = head + static_cast<double>(record.repeats) * record.cyclesPerRepeat;
+    const double slowdown = cube ? 1 : options_.cost.vectorRepeat;
+    const double repeat = record.gathersMask ? options_.cost.gatherMaskRepeat : slowdown * record.cyclesPerRepeat;
+    double cycles = head + static_cast<double>(record.repeats) * repeat;
     if (options_.bankConflicts) cycles += record.conflicts;
     pipe.free = begin + cycles;
     pipe.busy += cycles;

@@ -13,6 +13,8 @@ namespace ascendc_host {
 struct Cost {
     double gigahertz = 1.85;       // ini
     double vectorHead = 22;        // derived: docs, bank-conflict example, 64 repeats of Add take 47.8 ns
+    double gatherMaskRepeat = 2;  // docs, instruction parallelism: 32 lanes of 32 bits a cycle
+    double vectorRepeat = 1;  // times what docs, instruction parallelism, say of the other vector instructions
     double cubeHead = 60;  // docs, UnitFlag example, for M: 4156 cycles for products of 4096; assumed for MTE1
     double scalarIssue = 4;  // assumed
     double scalarUb = 10;  // derived: docs, add_high_performance example, 34 cycles for a loop of 3 accesses

@@ -82,6 +82,7 @@ Instruction::~Instruction()
     record.minimumCycles = recorded_.minimumCycles;
     record.repeats = recorded_.repeats;
     record.cyclesPerRepeat = recorded_.cyclesPerRepeat;
+    record.gathersMask = recorded_.gathersMask;
     record.conflicts = recorded_.conflicts;
     record.gmBytes = recorded_.gmBytes;
     record.gmLine = recorded_.gmLine;
@@ -303,6 +304,12 @@ void Instruction::ComputeCost(double repeats, double cyclesPerRepeat)
 {
     recorded_.repeats = static_cast<float>(repeats);
     recorded_.cyclesPerRepeat = static_cast<float>(cyclesPerRepeat);
+}
+
+void Instruction::GatherMaskCost(double repeats)
+{
+    recorded_.repeats = static_cast<float>(repeats);
+    recorded_.gathersMask = true;
 }
 
 void Instruction::VectorConflicts(double extraCycles) { recorded_.conflicts = static_cast<float>(extraCycles); }

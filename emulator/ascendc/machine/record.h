@@ -46,6 +46,7 @@ struct Record {
     float minimumCycles = 0;   // DMA: what it takes at least, whatever the rate
     float repeats = 0;
     float cyclesPerRepeat = 0;
+    bool gathersMask = false;  // a GatherMask, whose repeats have a constant of their own
     float conflicts = 0;
     uint64_t gmBytes = 0;
 };

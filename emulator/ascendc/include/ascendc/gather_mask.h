@@ -116,7 +116,7 @@ uint64_t FinishGather(Instruction& instruction, const GatherRange& range, uint32
 {
     constexpr uint32_t lanes = kRepeatBytes / sizeof(T);
     const uint64_t steps = range.repeats * ((range.perRepeat + lanes - 1) / lanes);
-    instruction.ComputeCost(static_cast<double>(steps), lanes / RateOf<VectorOp::kGatherMask, sizeof(T), sizeof(T)>());
+    instruction.GatherMaskCost(static_cast<double>(steps));
     const bool dropped = Planted(Defect::kGatherMaskCountsDropped);
     Core::Current().WriteRegister(Register::kGatherMaskCount, dropped ? range.perRepeat * range.repeats - kept : kept);
     CurrentMask() = MaskRegister{false, 0, mask};
