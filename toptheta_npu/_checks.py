@@ -17,8 +17,6 @@ ROW_PLACEMENTS = (*PLACEMENTS, "sampled_softmax")
 Sdc = Literal["none", "exact", "exp_threshold", "offline"]
 SDC_MODES: tuple[str, ...] = get_args(Sdc)
 PrefillMode = Literal["dense", "thresholded"]
-#: What a probability is a share of: the whole row, or what a sample of its keys tells of it.
-Lse = Literal["exact", "sampled"]
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 HEAD_DIMS = (16, 512)
 #: A decode step's query tokens of each sequence.

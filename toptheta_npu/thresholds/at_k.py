@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..errors import TopThetaTypeError, TopThetaValueError, shown
-from .kinds import Placement
+from .kinds import RowPlacement
 
 
 class ThresholdExtrapolationWarning(UserWarning):
@@ -29,7 +29,7 @@ class ThresholdsAtK:
     Attributes:
         k: elements to keep per row, if that was asked for; else None.
         target_kept: elements to keep as a share of the row, if that was asked for; else None.
-        placement: ``"pre_softmax"`` (theta in units of the scaled score) or ``"post_softmax"``.
+        placement: ``"pre_softmax"`` (theta in units of the scaled score), ``"post_softmax"`` or ``"sampled_softmax"``.
         longest: N, the last length with a row of its own.
         layer_targets: the effective k of every layer; with ``target_kept`` that of its shortest rows.
         dense_up_to: the length of the longest row of every layer that is dense: its effective k, or ``dense_below``
@@ -44,7 +44,7 @@ class ThresholdsAtK:
 
     k: int | None
     target_kept: float | None
-    placement: Placement
+    placement: RowPlacement
     longest: int
     layer_targets: tuple[int, ...]
     dense_up_to: tuple[int, ...]

@@ -5,6 +5,10 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 Placement = Literal["pre_softmax", "post_softmax"]
+#: How whole rows are compared with thresholds: with a probability also by the LSE of a sample of keys.
+RowPlacement = Literal["pre_softmax", "post_softmax", "sampled_softmax"]
+#: What a probability is a share of: the whole row, or what a sample of its keys tells of it.
+Lse = Literal["exact", "sampled"]
 Estimator = Literal["algorithm1", "pooled", "quantile"]
 DiscardedStatistic = Literal["geometric_mean", "mean"]
 Extrapolation = Literal["nearest", "fitted"]

@@ -9,7 +9,7 @@ import torch
 from ..errors import TopThetaTypeError, TopThetaValueError, shown
 from .at_k import ThresholdsAtK
 from .checks import is_finite_number
-from .kinds import MAX_LENGTH
+from .kinds import MAX_LENGTH, Lse, RowPlacement
 from .lookup import Lookup
 from .table import ThresholdTable
 from .targets import Target
@@ -48,10 +48,15 @@ def check_tau(tau: float) -> None:
 
 
 class UniformLookup(Lookup):
-    """Look up the thresholds of `uniform_table`, which aim at no number of elements."""
+    """Look up the thresholds of `uniform_table`, which aim at no number of elements.
 
-    def __init__(self, tau: float, layers: int, heads: int) -> None:
+    Attributes:
+        lse: what tau is a share of.
+    """
+
+    def __init__(self, tau: float, layers: int, heads: int, lse: Lse = "exact") -> None:
         super().__init__(uniform_table(tau, layers, heads))
+        self.lse = lse
 
     def anywhere(self, dense_below: int = 0, device: torch.device | str = "cpu") -> ThresholdsAtK:
         """Look them up; rows of fewer than ``dense_below`` keys are dense."""
@@ -62,4 +67,5 @@ class UniformLookup(Lookup):
         found = super().at(target, device)
         # a row that aims at all of its keys is one of which nothing is said
         aims = tuple(torch.full_like(each, MAX_LENGTH) for each in found.aims)
-        return dataclasses.replace(found, k=None, aims=aims)
+        placement: RowPlacement = "post_softmax" if self.lse == "exact" else "sampled_softmax"
+        return dataclasses.replace(found, k=None, aims=aims, placement=placement)

@@ -245,7 +245,7 @@ def load_thresholds(settings: Settings, geometry: Geometry, device: torch.device
     _check_layers(settings, geometry)
     below = settings.dense_below_on(torch.device(device).type)
     if settings.tau is not None:
-        lookup = UniformLookup(settings.tau, geometry.num_layers, geometry.num_heads)
+        lookup = UniformLookup(settings.tau, geometry.num_layers, geometry.num_heads, settings.lse)
         return of_heads(lookup.anywhere(below, device), geometry.heads)
     assert settings.table is not None
     table = ThresholdTable.load(settings.table)

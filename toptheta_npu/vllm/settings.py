@@ -13,6 +13,7 @@ from .._checks import PrefillMode, Sdc, check_modes
 from .._configuration import fields_of, fitted
 from ..errors import TopThetaCombinationError, TopThetaTypeError, TopThetaValueError, nearest, shown
 from ..thresholds import Extrapolation, LookupForm, Placement
+from ..thresholds.kinds import Lse
 from ..thresholds.targets import DEFAULT_K
 from ..thresholds.uniform import check_tau
 
@@ -36,6 +37,7 @@ class Settings:
         table: the file of thresholds, calibrated for the model that is served.
         tau: in place of a table, the share of its row's attention up to which a key is left out, as in
             `toptheta_npu.sparsify`.
+        lse: what tau is a share of, as in `toptheta_npu.sparsify`: with "sampled" a step goes through its scores once.
         k: elements to keep per row; None: 128, unless ``target_kept`` is given.
         target_kept: in place of k, the share of its keys that a row aims at.
         dense_below: rows of fewer keys are dense; None: as many as thresholds need to be as fast as dense attention on
@@ -55,6 +57,7 @@ class Settings:
 
     table: Path | None = None
     tau: float | None = None
+    lse: Lse = "exact"
     k: int | None = None
     target_kept: float | None = None
     dense_below: int | None = None
@@ -84,6 +87,8 @@ class Settings:
             raise TopThetaCombinationError(first, "excludes", " and ".join(others), "leave one of them out")
         elif not self.aim:
             object.__setattr__(self, "k", DEFAULT_K)
+        if self.tau is None and self.lse != "exact":
+            raise TopThetaCombinationError(f"lse={self.lse!r}", "needs", "tau", "leave it out with a table")
         object.__setattr__(self, "dense_layers", tuple(sorted(set(self.dense_layers))))
         for layer in self.dense_layers:
             if layer < 0:

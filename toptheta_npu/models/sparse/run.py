@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 
 from ...errors import TopThetaCombinationError, TopThetaValueError
+from ...thresholds.kinds import Lse
 from ...thresholds.lookup import Lookup
 from ...thresholds.targets import Target
 from ...thresholds.uniform import UniformLookup
@@ -140,7 +141,8 @@ class SparseRun(Recording):
                 raise TopThetaCombinationError("tau", "excludes", "thresholds", "enter sparsify with tau alone")
             current = self._thresholds.current
             layers, heads = len(current.theta), current.theta[0].shape[1]
-            self._replace(UniformLookup(tau, layers, heads), self._target)
+            lse: Lse = "exact" if current.placement == "post_softmax" else "sampled"
+            self._replace(UniformLookup(tau, layers, heads, lse), self._target)
             self._tau = tau
 
     def dense_up_to(self) -> int:

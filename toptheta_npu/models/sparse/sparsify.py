@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..._checks import MAX_TOKENS, Lse, PrefillMode, Sdc, check_choice, check_int, check_modes
+from ..._checks import MAX_TOKENS, PrefillMode, Sdc, check_choice, check_int, check_modes
 from ..._warnings import warn_of_sdc_without_vmc
 from ...errors import TopThetaCombinationError, TopThetaTypeError, TopThetaValueError
 from ...thresholds import (
@@ -22,6 +22,7 @@ from ...thresholds import (
     ThresholdsAtK,
     ThresholdTable,
 )
+from ...thresholds.kinds import Lse
 from ...thresholds.lookup import Lookup
 from ...thresholds.targets import DEFAULT_K, Target
 from ...thresholds.uniform import SHORTEST, UniformLookup, uniform_table
@@ -160,14 +161,14 @@ def sparsify(
     target = Target(k, target_kept, dense_below)
     prepared = (
         Lookup(thresholds, max_length, extrapolation, lookup, discarded_mass=sdc == "offline")
-        if tau is None else UniformLookup(tau, thresholds.num_layers, thresholds.num_heads)
+        if tau is None else UniformLookup(tau, thresholds.num_layers, thresholds.num_heads, lse)
     )  # fmt: skip
     at_k = prepared.at(target)
     prepared.warn_beyond(stacklevel=3)
     mass = _offline_mass(thresholds, at_k) if sdc == "offline" else None
     check_modes(thresholds.placement, sdc, sdc_gamma, mass, "vmc" if vmc else None)
     warn_of_sdc_without_vmc(sdc, vmc, stacklevel=3)
-    options = ThresholdOptions(sdc, sdc_gamma, vmc, prefill, verify_tokens, lse)
+    options = ThresholdOptions(sdc, sdc_gamma, vmc, prefill, verify_tokens)
     recorders = make_recorders(model, kind) if kind else None
     on_device = DeviceThresholds(at_k, _devices(model))
 

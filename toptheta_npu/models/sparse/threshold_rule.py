@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._checks import Lse, PrefillMode, Sdc
+from ..._checks import PrefillMode, Sdc
 from ...context_parallel import context_parallel_attention
 from ...errors import TopThetaNotImplementedError
 from ...fallback.prefill import prefill_attention_with_stats
@@ -37,7 +37,6 @@ class ThresholdOptions:
     vmc: bool
     prefill: PrefillMode
     verify_tokens: int = 1
-    lse: Lse = "exact"
 
 
 class ThresholdRule:
@@ -144,7 +143,10 @@ class ThresholdRule:
         return call.rows.span if alike and plain else call.rows.counts[:, 0]
 
     def _decode_over_ranks(self, call: AttentionCall, cached: CachedLayer, layer: ContextParallelLayer) -> Tensor:
-        unsupported = {"statistics": self._recorder is not None, "lse='sampled'": self._options.lse == "sampled"}
+        unsupported = {
+            "statistics": self._recorder is not None,
+            "lse='sampled'": self._thresholds.current.placement == "sampled_softmax",
+        }
         for name, asked in unsupported.items():
             if asked:
                 raise TopThetaNotImplementedError(
@@ -200,7 +202,7 @@ class ThresholdRule:
         return {
             "threshold": theta,
             "discarded_mass": mass,
-            "placement": thresholds.placement if self._options.lse == "exact" else "sampled_softmax",
+            "placement": thresholds.placement,
             "sdc": self._options.sdc,
             "sdc_gamma": self._options.sdc_gamma,
         }
