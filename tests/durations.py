@@ -26,8 +26,9 @@ def table(quick: list[Path], rest: list[Path]) -> str:
         for file in files:
             for test in ElementTree.parse(file).getroot().iter("testcase"):
                 if test.find("skipped") is None:
-                    count[_file_of(test)][column] += 1
-                    seconds[_file_of(test)][column] += float(test.get("time", "0"))
+                    name = _file_of(test, file)
+                    count[name][column] += 1
+                    seconds[name][column] += float(test.get("time", "0"))
     for name in [name for name, spent in seconds.items() if sum(spent) < 0.5]:
         for column in (0, 1):
             count["all other files"][column] += count[name][column]
@@ -42,8 +43,9 @@ def table(quick: list[Path], rest: list[Path]) -> str:
     )
 
 
-def _file_of(test: ElementTree.Element) -> str:
-    return test.get("classname", "").replace(".", "/") + ".py"
+def _file_of(test: ElementTree.Element, report: Path) -> str:
+    folder = "emulator/" if report.stem.endswith("-emulator") else ""  # whose reports start there
+    return folder + test.get("classname", "").replace(".", "/") + ".py"
 
 
 if __name__ == "__main__":
