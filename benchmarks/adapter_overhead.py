@@ -73,7 +73,7 @@ def measure(macro_library: Path) -> dict[str, float]:
     import torch_npu  # noqa: F401 (registers torch.npu)
 
     import toptheta_npu
-    from toptheta_npu.operator import SCHEMAS
+    from toptheta_npu.ops import SCHEMAS
 
     library = torch.library.Library("toptheta_npu_macro", "DEF")
     library.define("incremental_attention" + SCHEMAS["incremental_attention"])

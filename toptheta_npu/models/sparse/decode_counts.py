@@ -12,7 +12,7 @@ from ..._value_checks import host_can_read
 from ...fallback.compensation import score_threshold
 from ...fallback.layout import count_group_rows, count_wanted_by, head_block
 from ...fallback.reference import attention_scores, log_sum_exp, select, valid_keys
-from ...operator import incremental_attention_partial
+from ...ops import incremental_attention_partial
 from ..hook.attention import AttentionCall
 
 
