@@ -19,11 +19,11 @@ from torch.utils.benchmark import Timer
 
 import toptheta_npu
 from benchmarks.tables import Table, show
-from toptheta_npu import operator
+from toptheta_npu import ops
 from toptheta_npu.cpu import library, operators
 from toptheta_npu.cpu.direct import CallCache
 from toptheta_npu.fallback.schemas import giving_arguments
-from toptheta_npu.operator import calls
+from toptheta_npu.ops import calls
 
 _CALL = "operator(query, key, value, threshold)"
 
@@ -31,7 +31,7 @@ _CALL = "operator(query, key, value, threshold)"
 def register_empty() -> Any:
     """Register the operator's schema with an implementation that does nothing."""
     registered = torch.library.Library("toptheta_npu_benchmark", "DEF")
-    registered.define("empty" + operator.SCHEMAS["incremental_attention"])
+    registered.define("empty" + ops.SCHEMAS["incremental_attention"])
     registered.impl("empty", lambda query, *_, **__: torch.empty_like(query), "CPU")
     registered.impl("empty", torch.library.fallthrough_kernel, "Autograd")
     return registered, torch.ops.toptheta_npu_benchmark.empty.default

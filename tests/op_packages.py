@@ -13,7 +13,7 @@ from toptheta_npu import _backends
 from toptheta_npu.npu import environment, interface
 from toptheta_npu.npu.backend import NPU_SELECTOR
 from toptheta_npu.npu.environment import CUSTOM_PATH, OPP_PATH
-from toptheta_npu.operator import SCHEMAS
+from toptheta_npu.ops import SCHEMAS
 
 
 def forget_choices(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,8 @@ from toptheta_npu._backends import BACKENDS, SELECTORS, VARIABLE
 from toptheta_npu.fallback import Arguments
 from toptheta_npu.npu import loading
 from toptheta_npu.npu.backend import NPU_SELECTOR
-from toptheta_npu.operator import SCHEMAS, registration
-from toptheta_npu.operator.limits import LIMITS, check_limits
+from toptheta_npu.ops import SCHEMAS, registration
+from toptheta_npu.ops.limits import LIMITS, check_limits
 
 
 @pytest.fixture(autouse=True)

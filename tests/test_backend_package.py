@@ -21,7 +21,7 @@ from toptheta_npu.cli import app
 from toptheta_npu.npu import build, environment, interface, loading
 from toptheta_npu.npu.adapter_arguments import adapter_header
 from toptheta_npu.npu.environment import CUSTOM_PATH, OPP_PATH
-from toptheta_npu.operator import SCHEMAS
+from toptheta_npu.ops import SCHEMAS
 
 
 @pytest.fixture(autouse=True)

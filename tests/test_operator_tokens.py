@@ -16,8 +16,8 @@ from tests.helpers import make_inputs
 from tests.test_operator import as_tuple, operator_inputs
 from tests.tiers import product
 from toptheta_npu import TopThetaNotImplementedError, use_backend
-from toptheta_npu.operator.checks import check_rows
-from toptheta_npu.operator.limits import LIMITS, check_limits
+from toptheta_npu.ops.checks import check_rows
+from toptheta_npu.ops.limits import LIMITS, check_limits
 
 _BY_ID = {case.id: case for case in TOKEN_CASES}
 _CHECKED = (

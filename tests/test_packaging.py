@@ -19,7 +19,7 @@ pytestmark = full
 _ELSEWHERE = ("tests/npu/", "tests/vllm/", "tests/real_model/", "tests/triton/test_kernels.py")
 NEEDED = {
     "toptheta_npu/py.typed",
-    "toptheta_npu/operator/decode.py",
+    "toptheta_npu/ops/decode.py",
     "toptheta_npu/npu/adapter.cpp",
     "toptheta_npu/fallback/reference.py",
     "toptheta_npu/fallback/incremental.py",

@@ -21,7 +21,7 @@ from .errors import (
     TopThetaTypeError,
     TopThetaValueError,
 )
-from .operator import (
+from .ops import (
     incremental_attention,
     incremental_attention_partial,
     incremental_attention_with_stats,

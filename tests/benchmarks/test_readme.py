@@ -60,7 +60,7 @@ def test_what_it_installs_and_calls_is_there() -> None:
 
 def test_the_map_names_folders_that_are_there() -> None:
     (drawn,) = [block.text for block in blocks(_README) if block.text.startswith("cli ")]
-    boxes = ("cli", "calibration", "thresholds", "operator", "backends", "models", "serving", "evaluation")
+    boxes = ("cli", "calibration", "thresholds", "ops", "backends", "models", "serving", "evaluation")
     assert [box for box in boxes if not re.search(rf"\b{box}\b", drawn)] == []
     folders = {"serving": "vllm", "backends": "cpu"}
     assert [box for box in boxes if not (ROOT / "toptheta_npu" / folders.get(box, box)).is_dir()] == []

@@ -23,7 +23,7 @@ from toptheta_npu import TopThetaBackendError, TopThetaValueError, fallback
 from toptheta_npu._backends import VARIABLE
 from toptheta_npu.cpu import backend, instruction_sets
 from toptheta_npu.cpu.backend import CPU_SELECTOR
-from toptheta_npu.operator import SCHEMAS
+from toptheta_npu.ops import SCHEMAS
 
 _ERROR = TopThetaBackendError("compiler", "g++ or $CXX", "none of g++, c++, clang++", "install g++")
 

@@ -23,7 +23,7 @@ from toptheta_npu import (
     use_backend,
 )
 from toptheta_npu.cpu import direct
-from toptheta_npu.operator import calls
+from toptheta_npu.ops import calls
 
 _OPTIONS: dict[str, Any] = {"num_heads": 4, "num_key_value_heads": 2, "scale_value": 0.25}
 

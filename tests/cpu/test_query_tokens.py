@@ -136,7 +136,7 @@ def test_what_later_tokens_hold_changes_nothing_for_earlier_ones() -> None:
 def test_calls_go_past_the_checks_the_second_time_and_see_values_all_the_same() -> None:
     arguments = valid_arguments("tokens")
     first = toptheta_npu.incremental_attention_with_stats(**arguments)
-    with mock.patch("toptheta_npu.operator.calls.check", side_effect=AssertionError("checked again")):
+    with mock.patch("toptheta_npu.ops.calls.check", side_effect=AssertionError("checked again")):
         again = toptheta_npu.incremental_attention_with_stats(**arguments)
         assert same_bits(first, again)
         fewer = arguments | {"actual_query_lengths": torch.tensor([1, 0])}

@@ -16,7 +16,7 @@ from toptheta_npu import use_backend
 from toptheta_npu.models import GrowingCache, sparsify
 from toptheta_npu.models.caches import growing
 from toptheta_npu.models.caches.growing import GrowingLayer
-from toptheta_npu.operator import incremental_attention
+from toptheta_npu.ops import incremental_attention
 
 pytestmark = pytest.mark.usefixtures("no_grad")
 

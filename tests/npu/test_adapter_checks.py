@@ -11,7 +11,7 @@ import pytest
 from tests.cases import CASES
 from tests.helpers import make_inputs
 from toptheta_npu import incremental_attention, incremental_attention_partial, incremental_attention_with_stats
-from toptheta_npu.operator import cache_checks, checks
+from toptheta_npu.ops import cache_checks, checks
 
 _CASE = next(case for case in CASES if case.id == "f16-bnsd")
 

@@ -13,8 +13,8 @@ from .._value_checks import host_can_read
 from ..fallback import Arguments
 from ..fallback.compensation import add_sink
 from ..fallback.schemas import with_arguments
-from ..operator import merge_partials
-from ..operator.checks import check_rows
+from ..ops import merge_partials
+from ..ops.checks import check_rows
 from .exchange import Exchange
 from .parts import Parts, Share, with_room
 from .sharding import check_interleave

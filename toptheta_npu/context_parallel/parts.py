@@ -14,7 +14,7 @@ from ..fallback import Arguments, Partial
 from ..fallback.antiquant import PER_CHANNEL, PER_TOKEN_AND_HEAD
 from ..fallback.arguments import ANTIQUANT_SCALES
 from ..fallback.layout import valid_range
-from ..operator import incremental_attention_partial
+from ..ops import incremental_attention_partial
 
 _PER_SEQUENCE = ("actual_seq_lengths", "key_start", "block_table")
 _OF_CACHE = ("key_antiquant_scale", "value_antiquant_scale", "key_antiquant_mode", "value_antiquant_mode")

@@ -17,7 +17,7 @@ from .._value_checks import host_can_read
 from ..cpu import page_sums as native
 from ..errors import TopThetaNotImplementedError
 from ..fallback.antiquant import PER_CHANNEL, PER_TOKEN_AND_HEAD_PAGED, dequantise, quantise, token_scale
-from ..operator import incremental_attention
+from ..ops import incremental_attention
 from .layouts import Antiquant, Pages
 
 #: What vLLM calls such a cache.

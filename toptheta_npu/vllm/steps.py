@@ -22,7 +22,7 @@ from torch.compiler import is_compiling
 from ..cpu.repeated import LayerDecode
 from ..fallback.antiquant import PER_TOKEN_AND_HEAD, PER_TOKEN_AND_HEAD_PAGED
 from ..fallback.arguments import Arguments
-from ..operator import incremental_attention_with_stats, prefill_attention
+from ..ops import incremental_attention_with_stats, prefill_attention
 from .drafts import DraftRows, put
 from .layers import DecodedRows, LayerRule
 from .page_sums import NewRows

@@ -20,7 +20,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from ...errors import TopThetaNotImplementedError, TopThetaValueError
-from ...operator import incremental_attention
+from ...ops import incremental_attention
 from ..caches.rows import ForwardRows, Rows
 from ..caches.value_mean import CachedLayer, cache_among, look_at_cache, value_mean_without_cache
 

@@ -13,7 +13,7 @@ from ...fallback.compensation import score_threshold
 from ...fallback.layout import any_true, count_group_rows, count_wanted_by, head_block
 from ...fallback.reference import attention_scores, log_sum_exp, select, valid_keys
 from ...fallback.sampled import sampled_lse
-from ...operator import incremental_attention_partial
+from ...ops import incremental_attention_partial
 from ..hook.attention import AttentionCall
 
 

@@ -12,11 +12,11 @@ from ..._checks import PrefillMode, Sdc
 from ...context_parallel import context_parallel_attention
 from ...errors import TopThetaNotImplementedError
 from ...fallback.prefill import prefill_attention_with_stats
-from ...operator import (
+from ...ops import (
     incremental_attention,
     incremental_attention_with_stats,
 )
-from ...operator.prefill import prefill_attention
+from ...ops.prefill import prefill_attention
 from ..caches.context_parallel import ContextParallelLayer
 from ..caches.value_mean import CachedLayer
 from ..hook.attention import AttentionCall
