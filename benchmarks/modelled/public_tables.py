@@ -44,7 +44,7 @@ CALLS = (
 
 
 def gains(call: Call) -> dict[str, tuple[float, float]]:
-    """Compute the cold time in microseconds, and the gain over the same kernel at θ = -inf, by each table of constants."""
+    """Compute the cold time in microseconds, and the gain over the kernel at θ = -inf, by each table of constants."""
     everything = replace(call, shape=replace(call.shape, k=call.shape.n), variant="")
     kept, dense = run_call(call).run, run_call(everything).run
     times = {
