@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.cases import Case
 
-_SAMPLED = {"placement": "sampled_softmax", "heads": 4, "kv_heads": 2, "head_dim": 32}
+_SAMPLED: dict[str, Any] = {"placement": "sampled_softmax", "heads": 4, "kv_heads": 2, "head_dim": 32}
 LONG_SAMPLED = (
     Case("long-sampled", lengths=(4300, 0, 145, 4001), keep=0.05, vmc=True, **_SAMPLED),
     Case("long-sampled-start-mixed", layout="BSND", lengths=(4100, 30), starts=(33, 600), theta="mixed", **_SAMPLED),
