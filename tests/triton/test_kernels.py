@@ -31,12 +31,12 @@ def _whole_and_parts(inputs: Inputs) -> tuple[Any, Any, Any]:
     from toptheta_npu.triton import operators
 
     arguments = operator_arguments(inputs)
+    plain = operators.incremental_attention(Arguments(**arguments))
+    statistics = operators.incremental_attention_with_stats(Arguments(**arguments))
+    if inputs.case.placement == "sampled_softmax":  # of whole rows alone
+        return plain, statistics, None
     part = partial_arguments(inputs, arguments)
-    return (
-        operators.incremental_attention(Arguments(**arguments)),
-        operators.incremental_attention_with_stats(Arguments(**arguments)),
-        operators.incremental_attention_partial(Arguments(**part)),
-    )
+    return plain, statistics, operators.incremental_attention_partial(Arguments(**part))
 
 
 @pytest.mark.drawn
@@ -51,7 +51,8 @@ def test_operators_equal_the_oracle(case: Case, by_sample: bool) -> None:
     assert same_bits((plain,), statistics[:1])
     largest = largest_score(inputs)
     assert_equals_oracle(inputs, statistics, largest)
-    assert_parts_merge(inputs, [partial], [keys_of_part(inputs)], largest)
+    if partial is not None:
+        assert_parts_merge(inputs, [partial], [keys_of_part(inputs)], largest)
 
 
 @pytest.mark.parametrize("case_id", ["ragged", "paged-4d", "post-bf16-mixed", "sampled-sink"])
