@@ -13,7 +13,7 @@ from .._checks import (
     KERNEL_PAGE_ROWS,
     KERNEL_STEP,
     KERNEL_TOKENS_STRIDE,
-    PLACEMENTS,
+    ROW_PLACEMENTS,
     check_tensor,
     shape_text,
 )
@@ -42,7 +42,7 @@ class Limits(NamedTuple):
     page_rows: int = 2**31 - 1
     scales_by_row: tuple[torch.dtype, ...] = TABLE["key_antiquant_scale"].about.dtypes
     parts_of_tokens: bool = True
-    placements_of_tokens: tuple[str, ...] = PLACEMENTS
+    placements_of_tokens: tuple[str, ...] = ROW_PLACEMENTS
     stride_of_tokens: int = 2**63 - 1
     where: str = ""
     otherwise: str = ""
