@@ -241,6 +241,12 @@ _LIMITS = {
          "key_antiquant_mode": 3}, TopThetaNotImplementedError,
         "key_antiquant_scale: expected float32 on an NPU, since key_antiquant_mode=3 has a scale for each token, "
         "got float16; keep them in float32"),
+    "int8-sample": (
+        {**{name: torch.ones(2, 2, 8, 32, dtype=torch.int8) for name in ("key", "value")},
+         "query": torch.ones(2, 4, 1, 32).half(), "key_antiquant_scale": torch.ones(2, 2, 8),
+         "key_antiquant_mode": 3, "placement": "sampled_softmax"}, TopThetaNotImplementedError,
+        "key_antiquant_mode: expected 0 with placement='sampled_softmax' on an NPU, got 3; "
+        "use placement='post_softmax'"),
     "last-stride": ({"key": torch.ones(2, 2, 16, 8).half().mT}, TopThetaValueError,
                     "key: expected a last stride of 1, got [256, 128, 1, 8]; pass key.contiguous()"),
     "stride": ({"value": torch.ones(2, 2, 8, 40).half()[..., :16]}, TopThetaValueError,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import toptheta_npu
 from emulator.acl.environment import in_emulator
-from tests.cases import CASES, ENTRY_POINTS, ERROR_CASES, TOKEN_CASES, Case, ErrorCase, valid_arguments
+from tests.cases import CASES, ENTRY_POINTS, ERROR_CASES, SAMPLED_CASES, TOKEN_CASES, Case, ErrorCase, valid_arguments
 from tests.helpers import (
     assert_equals_oracle,
     assert_within_yardstick,
@@ -36,7 +36,7 @@ from toptheta_npu import (
 from toptheta_npu.npu import loading
 
 _BY_ID = {case.id: case for case in CASES}
-_INSIDE = [case for case in map(for_kernel, CASES) if case is not None]
+_INSIDE = [case for case in map(for_kernel, (*CASES, *SAMPLED_CASES)) if case is not None]
 _TOKENS = [case for case in map(for_kernel, TOKEN_CASES) if case is not None and case.placement == "pre_softmax"]
 _OUTSIDE = [case for case in CASES if case.dtype == "float32" or for_kernel(case) is None]
 

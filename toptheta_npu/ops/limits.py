@@ -30,6 +30,7 @@ class Limits(NamedTuple):
         block_bytes: rows of caches lie without gaps between elements, and are whole blocks of so many bytes.
         page_step, page_rows: pages have a multiple of the one in rows, and the other at most.
         scales_by_row: dtypes of the scales per token and head of int8 caches.
+        samples_scales: whether the keys of a sample may have such scales, which do not follow one another.
         parts_of_tokens: whether parts of rows may be of several query tokens.
         placements_of_tokens: of calls with several query tokens.
         stride_of_tokens: elements between two K rows of such calls, at most.
@@ -41,6 +42,7 @@ class Limits(NamedTuple):
     page_step: int = 1
     page_rows: int = 2**31 - 1
     scales_by_row: tuple[torch.dtype, ...] = TABLE["key_antiquant_scale"].about.dtypes
+    samples_scales: bool = True
     parts_of_tokens: bool = True
     placements_of_tokens: tuple[str, ...] = ROW_PLACEMENTS
     stride_of_tokens: int = 2**63 - 1
@@ -56,7 +58,8 @@ LIMITS = {
     "triton": ALL,
     "npu": Limits(
         dtypes=KERNEL_DTYPES, block_bytes=2 * KERNEL_STEP, page_step=KERNEL_STEP, page_rows=KERNEL_PAGE_ROWS,
-        scales_by_row=(torch.float32,), parts_of_tokens=False, placements_of_tokens=("pre_softmax",),
+        scales_by_row=(torch.float32,), samples_scales=False, parts_of_tokens=False,
+        placements_of_tokens=("pre_softmax",),
         stride_of_tokens=KERNEL_TOKENS_STRIDE, where="on an NPU",
         otherwise="choose the fallback by use_backend('fallback', device='npu')",
     ),
@@ -79,6 +82,11 @@ def check_limits(a: Arguments, limits: Limits, *, part: bool = False) -> None:
         _check_strides("key", a.key, limits)
         _check_strides("value", a.value, limits)
     if a.key.dtype is torch.int8:
+        if a.placement == "sampled_softmax" and a.key_antiquant_mode != PER_CHANNEL and not limits.samples_scales:
+            raise TopThetaNotImplementedError(
+                "key_antiquant_mode", f"{PER_CHANNEL} with placement='sampled_softmax' {limits.where}",
+                str(a.key_antiquant_mode), "use placement='post_softmax'",
+            )  # fmt: skip
         _check_scales("key", a.key_antiquant_scale, a.key_antiquant_mode, limits)
         _check_scales("value", a.value_antiquant_scale, a.value_antiquant_mode, limits)
 
