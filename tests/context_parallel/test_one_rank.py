@@ -14,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import DynamicCache
 
+from tests.cases import SAMPLED_CASES, Case
+from tests.helpers import assert_within_yardstick, by_sequence, make_inputs, of_rows, yardstick
 from tests.models.tiny import K, model_of, new_model, step_logits, table_of, tokens
 from toptheta_npu import (
     TopThetaNotImplementedError,
@@ -28,9 +30,14 @@ from toptheta_npu.context_parallel import (
     context_parallel_attention_with_stats,
     exchanged_bytes,
 )
+from toptheta_npu.context_parallel.parts import Share
+from toptheta_npu.fallback import Arguments
+from toptheta_npu.fallback.reference import attention_scores
+from toptheta_npu.fallback.sampled import sampled_lse
 from toptheta_npu.models import ContextParallelCache, calibrate, sparsify
 from toptheta_npu.models.caches import value_mean
 from toptheta_npu.models.caches.value_mean import sum_values
+from toptheta_npu.ops.checks import check_rows
 
 
 @pytest.fixture
@@ -260,3 +267,31 @@ def test_a_step_sums_no_v_rows_but_the_new_one_whichever_rank_it_belongs_to(monk
 def test_the_module_needs_no_transformers() -> None:
     script = "import sys, toptheta_npu.context_parallel; assert 'transformers' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.parametrize("case", SAMPLED_CASES, ids=lambda case: case.id)
+def test_one_rank_by_a_sample_keeps_what_the_operator_keeps(group: None, case: Case) -> None:
+    inputs = make_inputs(case, poison=("outside",))
+    whole = {"value_mean": None, "actual_query_lengths": None}
+    arguments = {name: value for name, value in inputs.arguments.items() if name not in whole}
+    if case.query_tokens > 1:
+        arguments["actual_seq_lengths"] = by_sequence(case, inputs.rows.lengths)
+    _, lse, kept = context_parallel_attention_with_stats(**arguments)
+    assert torch.equal(of_rows(case, kept).long(), inputs.expected.kept)
+    assert_within_yardstick(of_rows(case, lse), yardstick(inputs, torch.float32)[1], inputs.expected.lse)
+
+
+def test_every_rank_samples_its_own_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The LSE of the whole row is that of its parts, each as its sample tells it."""
+    generator = torch.Generator().manual_seed(0)
+    query, cache = (torch.randn(1, 4, 1, 16, generator=generator), torch.randn(1, 2, 1500, 16, generator=generator))
+    halves = [
+        Share(check_rows(Arguments(4, 2, 0.25, query, half, half, torch.zeros(4)), part=True))
+        for half in (cache[:, :, :900], cache[:, :, 900:])
+    ]
+    found = torch.stack([half.sampled_lse() for half in halves])
+    for half, rows in zip(found, (cache[:, :, :900], cache[:, :, 900:]), strict=True):
+        scores, count = attention_scores(query[:, :, 0], rows, 0.25), torch.tensor([rows.shape[2]])
+        torch.testing.assert_close(half, sampled_lse(scores, count, torch.tensor([0])))
+    exact = attention_scores(query[:, :, 0], cache, 0.25).logsumexp(-1)
+    torch.testing.assert_close(found.logsumexp(0), exact, atol=0.1, rtol=0)

@@ -55,7 +55,8 @@ def context_parallel_attention(  # type: ignore[empty-body]
     It reads its own keys alone. One all-gather of `exchanged_bytes` merges the results. All ranks get the same bits:
     those of one process up to the rounding of float32 sums in another order. The same elements are kept (but see
     docs/context-parallelism.md for scores within a rounding of their threshold). With ``placement="post_softmax"``
-    the ranks exchange the LSE of their keys first. For it each rank reads its K twice.
+    the ranks exchange the LSE of their keys first. For it each rank reads its K twice; or once, with
+    ``"sampled_softmax"``, by which each samples its own keys.
 
     Args:
         query, threshold, discarded_mass, learnable_sink: as in `incremental_attention`, the same in all ranks.
@@ -196,8 +197,9 @@ def _gathered(
 ) -> tuple[Parts, Tensor | None]:
     """Gather what all ranks found, and the mean of their V rows where they sent sums."""
     lse = None
-    if share.arguments.placement == "post_softmax":
-        lse = add_sink(exchange.gather([share.lse()])[0].logsumexp(0), share.arguments.learnable_sink)
+    if share.arguments.placement != "pre_softmax":
+        own = share.lse() if share.arguments.placement == "post_softmax" else share.sampled_lse()
+        lse = add_sink(exchange.gather([own])[0].logsumexp(0), share.arguments.learnable_sink)
     sent = [*share.partial(lse), share.n]
     gathered = exchange.gather(sent if value_sum is None else [*sent, value_sum])
     parts = Parts(*gathered[:6])

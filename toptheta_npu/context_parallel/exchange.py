@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .._checks import PLACEMENTS, check_choice
+from .._checks import ROW_PLACEMENTS, check_choice
 from ..errors import TopThetaTypeError, TopThetaValueError, shortened
 
 #: Bytes in which a rank says what its call is like.
@@ -117,7 +117,7 @@ def exchanged_bytes(
 
     Args:
         batch, num_heads, num_key_value_heads, head_dim: B, Hq, Hkv and D of the step.
-        placement: "post_softmax" exchanges the LSE of each row first.
+        placement: by probabilities the LSE of each row is exchanged first.
         vmc: whether a sum of V rows goes along.
         query_tokens: Sq of the step.
 
@@ -130,12 +130,12 @@ def exchanged_bytes(
         >>> exchanged_bytes(1, 32, 8, 128, vmc=True)
         20996
     """
-    check_choice("placement", placement, PLACEMENTS)
+    check_choice("placement", placement, ROW_PLACEMENTS)
     tokens = batch * query_tokens
     rows = tokens * num_heads
     words = rows * (head_dim + 4) + tokens  # out; m, R, E and kept; n
     if vmc:
         words += tokens * num_key_value_heads * head_dim
-    if placement == "post_softmax":
+    if placement != "pre_softmax":
         words += rows
     return _WORD * words

@@ -13,7 +13,8 @@ from ..errors import TopThetaValueError
 from ..fallback import Arguments, Partial
 from ..fallback.antiquant import PER_CHANNEL, PER_TOKEN_AND_HEAD
 from ..fallback.arguments import ANTIQUANT_SCALES
-from ..fallback.layout import valid_range
+from ..fallback.layout import KeyValueCache, drop_token_axis, query_heads, valid_range
+from ..fallback.sampled import sampled_keys
 from ..ops import incremental_attention_partial
 
 _PER_SEQUENCE = ("actual_seq_lengths", "key_start", "block_table")
@@ -44,11 +45,28 @@ class Share:
         part = incremental_attention_partial(a.query, a.key, a.value, never, **_where(a))
         return part.maximum + part.discarded_mass.log()
 
-    def partial(self, lse: Tensor | None = None) -> Partial:
-        """Compute what `merge_partials` needs of this rank's keys; post-softmax from the LSE of the whole rows."""
+    def sampled_lse(self) -> Tensor:
+        """Estimate the LSE of this rank's keys from a sample of them, as `lse` has it. This reads 400 rows of K."""
         a = self.arguments
+        query, cache = query_heads(a.query, a.input_layout, a.num_heads), KeyValueCache.of(a)
+        starts, lengths = valid_range(query, cache.capacity, a.key_start, a.actual_seq_lengths)
+        sample = sampled_keys(lengths if lengths.dim() == 2 else lengths[:, None])
+        places = (sample.places + starts[:, None, None]).clamp_max(cache.capacity - 1)[:, None]
+        sequence = torch.arange(len(query), device=query.device).view(-1, 1, 1, 1)
+        head = torch.arange(cache.num_key_value_heads, device=query.device).view(1, -1, 1, 1)
+        index = torch.broadcast_tensors(sequence, head, places)
+        keys = cache.key.gather(*(each.flatten() for each in index)).view(*index[0].shape, -1)
+        grouped = (a.scale_value * query.float()).unflatten(1, (cache.num_key_value_heads, -1))
+        scores = torch.einsum("bkgtd,bktsd->bkgts", grouped, keys).flatten(1, 2)
+        log_weights = sample.log_weights[:, None]  # rows that are not valid may hold anything
+        return drop_token_axis(torch.where(log_weights == -torch.inf, -torch.inf, scores + log_weights).logsumexp(-1))
+
+    def partial(self, lse: Tensor | None = None) -> Partial:
+        """Compute what `merge_partials` needs of this rank's keys; by probabilities from the LSE of the whole rows."""
+        a = self.arguments
+        placement = "pre_softmax" if lse is None else "post_softmax"
         return incremental_attention_partial(
-            a.query, a.key, a.value, a.threshold, placement=a.placement, lse=lse, **_where(a)
+            a.query, a.key, a.value, a.threshold, placement=placement, lse=lse, **_where(a)
         )
 
     @property

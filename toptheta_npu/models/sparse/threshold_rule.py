@@ -143,15 +143,10 @@ class ThresholdRule:
         return call.rows.span if alike and plain else call.rows.counts[:, 0]
 
     def _decode_over_ranks(self, call: AttentionCall, cached: CachedLayer, layer: ContextParallelLayer) -> Tensor:
-        unsupported = {
-            "statistics": self._recorder is not None,
-            "lse='sampled'": self._thresholds.current.placement == "sampled_softmax",
-        }
-        for name, asked in unsupported.items():
-            if asked:
-                raise TopThetaNotImplementedError(
-                    name, "none with a ContextParallelCache", "some", "leave it out, or pass DynamicCache()"
-                )
+        if self._recorder is not None:
+            raise TopThetaNotImplementedError(
+                "statistics", "none with a ContextParallelCache", "some", "leave it out, or pass DynamicCache()"
+            )
         rows, (key, value) = layer.local_rows(call.rows), layer.share
         arguments = self._thresholds_and_options(call, call.rows.counts[:, 0])
         return context_parallel_attention(
