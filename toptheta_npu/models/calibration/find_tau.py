@@ -95,7 +95,7 @@ class PeakCounts:
         """Count, and compute the dense output [B, Hq, Q, D]."""
         query, prompt = call.query, call.prompt
         kv_heads, tokens = prompt["key"].shape[1], query.shape[2]
-        wanted = torch.arange(max(0, tokens - self._last_rows), tokens)
+        wanted = torch.arange(max(0, tokens - self._last_rows), tokens, device="cpu")
         if self.counts is None:
             self.counts = torch.zeros(_PER_HALVING * _HALVINGS, dtype=torch.int64, device=query.device)
         for chunk in row_chunks(query, prompt["key"], scale_value=call.scaling, rows_wanted=wanted,
@@ -116,7 +116,7 @@ def _tau_of(keys: Tensor, value_rows: float) -> float:
         raise TopThetaValueError(
             "value_rows", f"fewer than the {reached[-1]:g} keys of a row", f"{value_rows:g}", "or give longer sequences"
         )
-    bin_of = int(torch.searchsorted(reached, torch.tensor(value_rows, dtype=torch.float64)))
+    bin_of = int(torch.searchsorted(reached, torch.tensor(value_rows, dtype=torch.float64, device="cpu")))
     before = float(reached[bin_of - 1]) if bin_of else 0.0
     place = bin_of + (value_rows - before) / float(keys[bin_of])
     return float(2.0 ** (-place / _PER_HALVING))
