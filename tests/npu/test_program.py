@@ -55,7 +55,8 @@ def test_what_is_wrong_in_a_call_is_said(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr == (
         "aclnnTopThetaIncrementalAttentionGetWorkspaceSize returned 561002: [emulated NPU] "
-        "TopThetaIncrementalAttention: placement: expected one of pre_softmax, post_softmax, sampled_softmax, got 'nowhere'\n"
+        "TopThetaIncrementalAttention: placement: expected one of pre_softmax, post_softmax, sampled_softmax, "
+        "got 'nowhere'\n"
     )
 
 
