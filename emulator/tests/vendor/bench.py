@@ -1,0 +1,140 @@
+"""Calls one function of the vendor's library on tensors in the Unified Buffer, and then checks every byte of it."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from emulator.tests.vendor.bitcode import Module
+from emulator.tests.vendor.interpreter import Interpreter
+from emulator.tests.vendor.replay import IMAGE_BYTES, HostModel
+
+Array = npt.NDArray[Any]
+LIBRARY = Path(__file__).parents[3] / "build" / "vendor" / "meta_op.aiv.c220.ll"
+needs_library = pytest.mark.skipif(
+    not LIBRARY.is_file(), reason="no vendor bitcode: make -C emulator test-vendor fetches and disassembles it"
+)
+_BLOCK = 32
+_GAP = 96  # bytes between tensors, so that what is written behind one is seen
+
+
+@cache
+def library() -> Module:
+    """The vendor's vector functions for this core."""
+    return Module(LIBRARY)
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """Where a tensor lies in the Unified Buffer."""
+
+    address: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def view(self, image: Array) -> Array:
+        """The tensor's elements in an image, without a copy."""
+        buffer = np.frombuffer(image.data, self.dtype, (len(image) - self.address) // self.dtype.itemsize, self.address)
+        steps = [stride * self.dtype.itemsize for stride in self.strides]
+        return np.lib.stride_tricks.as_strided(buffer, self.shape, steps)
+
+    def memref(self) -> bytes:
+        """As the compiler hands a tensor over: two pointers, offset, sizes, strides."""
+        words = (self.address, self.address, 0, *self.shape, *self.strides)
+        return struct.pack(f"<{len(words)}q", *words)
+
+
+class Bench:
+    """A Unified Buffer full of noise, the tensors in it, and the function's call."""
+
+    def __init__(self) -> None:
+        self._host = HostModel(np.random.default_rng(7).integers(0, 256, IMAGE_BYTES, np.uint8))
+        self._next = _GAP
+        self._free = np.zeros(IMAGE_BYTES, bool)
+
+    @property
+    def intrinsics(self) -> set[str]:
+        """The vector instructions that ran."""
+        return set(self._host.intrinsics)
+
+    def tensor(self, values: Array, row: int | None = None) -> Tensor:
+        """Places a tensor.
+
+        Args:
+            values: its contents.
+            row: elements from one row to the next, if there are gaps between them.
+        """
+        strides = [values.strides[axis] // values.itemsize for axis in range(values.ndim)]
+        if row is not None:
+            strides[0] = row
+        end = sum((size - 1) * stride for size, stride in zip(values.shape, strides, strict=True)) + 1
+        tensor = Tensor(self._next, values.dtype, values.shape, tuple(strides))
+        self._next += -(-end * values.itemsize // _BLOCK) * _BLOCK + _GAP
+        assert self._next <= IMAGE_BYTES
+        tensor.view(self._host.image)[...] = values
+        return tensor
+
+    def empty(self, dtype: Any, *shape: int, row: int | None = None) -> Tensor:
+        """Places a tensor for a result, full of noise."""
+        noise = np.random.default_rng(8).integers(1, 100, shape).astype(dtype)
+        return self.tensor(noise, row)
+
+    def scratch(self, dtype: Any, size: int) -> Tensor:
+        """Places a tensor for intermediate results; what is left in it does not count."""
+        tensor = self.empty(dtype, size)
+        self._free[tensor.address : tensor.address + size * tensor.dtype.itemsize] = True
+        return tensor
+
+    def leave_open(self, tensor: Tensor, first: int, count: int) -> None:
+        """Elements of a result that the instruction may write or not, from `first` on."""
+        start = tensor.address + first * tensor.dtype.itemsize
+        self._free[start : start + count * tensor.dtype.itemsize] = True
+
+    def call(self, function: str, *arguments: Tensor | np.generic | int | None) -> None:
+        """Runs a function of the library by its short name.
+
+        Args:
+            function: its name without the prefix that all of them have.
+            arguments: tensors, scalars as bit patterns of their own type, None for a tensor that is not used.
+        """
+        interpreter = Interpreter(library(), self._host)
+        values: list[int] = []
+        for argument in arguments:
+            if isinstance(argument, Tensor):
+                data = argument.memref()
+                values.append(interpreter.place(len(data)))
+                interpreter.put(values[-1], data)
+            elif isinstance(argument, np.generic):
+                values.append(int.from_bytes(argument.tobytes(), "little"))
+            else:
+                values.append(argument or 0)
+        interpreter.run(f"_mlir_ciface_{function}", *values)
+
+    def check(self, results: Sequence[tuple[Tensor, Array]], rtol: float = 0.0) -> None:
+        """Finishes, and compares the whole Unified Buffer.
+
+        Args:
+            results: tensors and what they must hold; nothing else may have changed.
+            rtol: how far a result may be off, for functions whose last bit is the host's.
+        """
+        before = self._host.image.copy()
+        self._host.finish()
+        after = self._host.image
+        for tensor, expected in results:
+            got = tensor.view(after)
+            if rtol:
+                np.testing.assert_allclose(got, expected, rtol=rtol)
+                expected = got
+            np.testing.assert_array_equal(got, expected)
+            tensor.view(before)[...] = expected
+        changed = np.flatnonzero((before != after) & ~self._free)
+        assert changed.size == 0, f"bytes that the function must leave changed: {changed[:8]}, {changed.size} of them"

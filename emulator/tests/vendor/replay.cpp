@@ -1,0 +1,307 @@
+// Replays instructions that a vendor's function asks for: addresses, strides, masks and scalars of each are data.
+// An instruction goes by the name of the compiler's intrinsic; each case makes the one Ascend C call that stands for
+// it.
+#include <stdexcept>
+
+#include "../kernels/api_harness.h"
+
+using namespace harness;
+
+constexpr uint32_t kImageBytes = 96 * 1024;
+
+// As replay.Step lays it out.
+struct Step {
+    uint64_t name, dst, src0, src1, scalar, maskLow, maskHigh, counter, repeat, dstBlock, src0Block, src1Block,
+        dstRepeat, src0Repeat, src1Repeat, mode, selection;
+};
+constexpr uint32_t kFields = sizeof(Step) / sizeof(uint64_t);
+
+// FNV-1a
+constexpr uint64_t Name(const char* text)
+{
+    uint64_t hash = 0xcbf29ce484222325;
+    for (; *text != 0; ++text) hash = (hash ^ static_cast<uint8_t>(*text)) * 0x100000001b3;
+    return hash;
+}
+
+class Replay {
+public:
+    __aicore__ inline Replay(const LocalTensor<uint8_t>& ub, const Step& step) : ub_(ub), s_(step) {}
+
+    __aicore__ inline void Run()
+    {
+        SetMask();
+        if (!Elementwise() && !WithScalar() && !Converts() && !Moves() && !Reduces() && !Compares()) {
+            throw std::runtime_error("no Ascend C call for the intrinsic");
+        }
+        PipeBarrier<PIPE_ALL>();
+        SetMaskNorm();
+        ResetMask();
+    }
+
+private:
+    template <typename T>
+    __aicore__ inline LocalTensor<T> At(uint64_t address)
+    {
+        return ub_.ReinterpretCast<T>()[static_cast<uint32_t>(address / sizeof(T))];
+    }
+
+    template <typename T>
+    __aicore__ inline T Scalar()
+    {
+        T value;
+        __builtin_memcpy(&value, &s_.scalar, sizeof(T));
+        return value;
+    }
+
+    __aicore__ inline void SetMask()
+    {
+        if (s_.counter != 0) {
+            SetMaskCount();
+            SetVectorMask<float, MaskMode::COUNTER>(0, s_.maskLow);
+        } else {
+            SetMaskNorm();
+            SetVectorMask<float, MaskMode::NORMAL>(s_.maskHigh, s_.maskLow);
+        }
+    }
+
+    __aicore__ inline BinaryRepeatParams Binary()
+    {
+        return BinaryRepeatParams(s_.dstBlock, s_.src0Block, s_.src1Block, s_.dstRepeat, s_.src0Repeat, s_.src1Repeat);
+    }
+    __aicore__ inline UnaryRepeatParams Unary()
+    {
+        return UnaryRepeatParams(s_.dstBlock, s_.src0Block, s_.dstRepeat, s_.src0Repeat);
+    }
+
+#define BINARY(name, type, Call)                                                                                     \
+    case Name(name):                                                                                                 \
+        Call<type, false>(At<type>(s_.dst), At<type>(s_.src0), At<type>(s_.src1), uint64_t{0}, s_.repeat, Binary()); \
+        return true;
+#define UNARY(name, type, Call)                                                                  \
+    case Name(name):                                                                             \
+        Call<type, false>(At<type>(s_.dst), At<type>(s_.src0), uint64_t{0}, s_.repeat, Unary()); \
+        return true;
+#define SCALAR(name, type, Call)                                                                                 \
+    case Name(name):                                                                                             \
+        Call<type, false>(At<type>(s_.dst), At<type>(s_.src0), Scalar<type>(), uint64_t{0}, s_.repeat, Unary()); \
+        return true;
+#define FLOATS(KIND, name, Call) KIND(name ".f32", float, Call) KIND(name ".f16", half, Call)
+#define NUMBERS(KIND, name, Call) \
+    FLOATS(KIND, name, Call) KIND(name ".s32", int32_t, Call) KIND(name ".s16", int16_t, Call)
+
+    __aicore__ inline bool Elementwise()
+    {
+        switch (s_.name) {
+            NUMBERS(BINARY, "VADD", Add)
+            NUMBERS(BINARY, "VSUB", Sub)
+            NUMBERS(BINARY, "VMUL", Mul)
+            NUMBERS(BINARY, "VMAX", Max)
+            NUMBERS(BINARY, "VMIN", Min)
+            FLOATS(BINARY, "VDIV", Div)
+            BINARY("VAND.s16", int16_t, And)
+            BINARY("VAND.u16", uint16_t, And)
+            BINARY("VOR.s16", int16_t, Or)
+            BINARY("VOR.u16", uint16_t, Or)
+            FLOATS(UNARY, "VEXP", Exp)
+            FLOATS(UNARY, "VLN", Ln)
+            FLOATS(UNARY, "VABS", Abs)
+        }
+        return false;
+    }
+
+    __aicore__ inline bool WithScalar()
+    {
+        switch (s_.name) {
+            NUMBERS(SCALAR, "VADDS", Adds)
+            NUMBERS(SCALAR, "VMULS", Muls)
+            NUMBERS(SCALAR, "VMAXS", Maxs)
+            NUMBERS(SCALAR, "VMINS", Mins)
+        }
+        return false;
+    }
+
+#define CAST(name, To, From, round)                                                                                  \
+    case Name("VCONV." name ".v220"):                                                                                \
+        Cast<To, From, false>(At<To>(s_.dst), At<From>(s_.src0), RoundMode::round, uint64_t{0}, s_.repeat, Unary()); \
+        return true;
+#define CAST_ROUNDED(name, To, From)     \
+    CAST(name "r", To, From, CAST_RINT)  \
+    CAST(name "a", To, From, CAST_ROUND) \
+    CAST(name "f", To, From, CAST_FLOOR) \
+    CAST(name "c", To, From, CAST_CEIL)  \
+    CAST(name "z", To, From, CAST_TRUNC)
+
+    __aicore__ inline bool Converts()
+    {
+        switch (s_.name) {
+            CAST_ROUNDED("f322f16", half, float)
+            CAST("f322f16o", half, float, CAST_ODD)
+            CAST_ROUNDED("f322bf16", bfloat16_t, float)
+            CAST_ROUNDED("f322s32", int32_t, float)
+            CAST_ROUNDED("f322f32", float, float)
+            CAST_ROUNDED("f162s8", int8_t, half)
+            CAST_ROUNDED("f162s32", int32_t, half)
+            CAST_ROUNDED("s322f32", float, int32_t)
+            CAST("f162f32", float, half, CAST_NONE)
+            CAST("bf162f32", float, bfloat16_t, CAST_NONE)
+            CAST("s82f16", half, int8_t, CAST_NONE)
+            CAST("u82f16", half, uint8_t, CAST_NONE)
+        }
+        return false;
+    }
+
+#define DUPLICATE(name, type)                                                                                        \
+    case Name("MOVEV." name):                                                                                        \
+        Duplicate<type, false>(At<type>(s_.dst), Scalar<type>(), uint64_t{0}, s_.repeat, s_.dstBlock, s_.dstRepeat); \
+        return true;
+#define BRCB(name, type)                                                                                   \
+    case Name("VBRCB." name):                                                                              \
+        Brcb(At<type>(s_.dst), At<type>(s_.src0), s_.repeat, BrcbRepeatParams(s_.dstBlock, s_.dstRepeat)); \
+        return true;
+#define COPY(name, type)                                                                             \
+    case Name("VCOPY." name):                                                                        \
+        Copy<type, false>(At<type>(s_.dst), At<type>(s_.src0), uint64_t{0}, s_.repeat,               \
+                          CopyRepeatParams(s_.dstBlock, s_.src0Block, s_.dstRepeat, s_.src0Repeat)); \
+        return true;
+#define GATHER_MASK(name, type)                                                                               \
+    case Name("VREDUCEv2." name): {                                                                           \
+        uint64_t kept = 0;                                                                                    \
+        GatherMask<type>(At<type>(s_.dst), At<type>(s_.src0), static_cast<uint8_t>(s_.mode), s_.counter != 0, \
+                         static_cast<uint32_t>(s_.counter != 0 ? s_.maskLow : 0),                             \
+                         GatherMaskParams(s_.src0Block, s_.repeat, s_.src0Repeat, s_.src1Repeat), kept);      \
+        return true;                                                                                          \
+    }
+// The compiler's offsets are addresses, so the source is the whole buffer.
+#define GATHER(name, type)                                                                           \
+    case Name("VGATHER." name):                                                                      \
+        SetMaskNorm();                                                                               \
+        Gather(At<type>(s_.dst), At<type>(0), At<uint32_t>(s_.src0), static_cast<uint32_t>(s_.mode), \
+               static_cast<uint32_t>(s_.maskLow));                                                   \
+        return true;
+
+    __aicore__ inline bool Moves()
+    {
+        switch (s_.name) {
+            DUPLICATE("f32", float)
+            DUPLICATE("f16", half)
+            DUPLICATE("s32", int32_t)
+            DUPLICATE("u32", uint32_t)
+            DUPLICATE("s16", int16_t)
+            DUPLICATE("u16", uint16_t)
+            BRCB("b32", uint32_t)
+            BRCB("b16", uint16_t)
+            COPY("u32", uint32_t)
+            COPY("u16", uint16_t)
+            GATHER_MASK("b32", uint32_t)
+            GATHER_MASK("b16", uint16_t)
+            GATHER("b32", uint32_t)
+            GATHER("b16", uint16_t)
+        }
+        return false;
+    }
+
+#define REDUCE(name, type, Call, ...)                                                                           \
+    case Name(name):                                                                                            \
+        Call<type, false>(At<type>(s_.dst), At<type>(s_.src0), __VA_ARGS__, static_cast<int32_t>(s_.dstRepeat), \
+                          static_cast<int32_t>(s_.src0Block), static_cast<int32_t>(s_.src0Repeat));             \
+        return true;
+#define EXTREME(name, type, Call)                                                                  \
+    case Name(name):                                                                               \
+        Call<type, false>(At<type>(s_.dst), At<type>(s_.src0), 0, static_cast<int32_t>(s_.repeat), \
+                          static_cast<int32_t>(s_.dstRepeat), static_cast<int32_t>(s_.src0Block),  \
+                          static_cast<int32_t>(s_.src0Repeat), static_cast<ReduceOrder>(s_.mode)); \
+        return true;
+
+    __aicore__ inline bool Reduces()
+    {
+        const int32_t repeat = static_cast<int32_t>(s_.repeat);
+        switch (s_.name) {
+            REDUCE("VCADD.f32.order", float, WholeReduceSum, 0, repeat)
+            REDUCE("VCADD.f16.order", half, WholeReduceSum, 0, repeat)
+            REDUCE("VCGADD.f32", float, BlockReduceSum, repeat, 0)
+            REDUCE("VCGADD.f16", half, BlockReduceSum, repeat, 0)
+            REDUCE("VCPADD.f32", float, PairReduceSum, repeat, 0)
+            REDUCE("VCPADD.f16", half, PairReduceSum, repeat, 0)
+            EXTREME("VCMAX.f32.order.v220", float, WholeReduceMax)
+            EXTREME("VCMAX.f16.order.v220", half, WholeReduceMax)
+            EXTREME("VCMIN.f32.order.v220", float, WholeReduceMin)
+            EXTREME("VCMIN.f16.order.v220", half, WholeReduceMin)
+        }
+        return false;
+    }
+
+#define COMPARE(name, type, mode)                                                                                  \
+    case Name("VCMPV." #mode "." name):                                                                            \
+        Compare<type, uint8_t, false>(At<uint8_t>(s_.dst), At<type>(s_.src0), At<type>(s_.src1), CMPMODE::mode,    \
+                                      uint64_t{0}, s_.repeat, Binary());                                           \
+        return true;                                                                                               \
+    case Name("VCMPVS." #mode "." name):                                                                           \
+        CompareScalar<type, uint8_t, false>(At<uint8_t>(s_.dst), At<type>(s_.src0), Scalar<type>(), CMPMODE::mode, \
+                                            uint64_t{0}, s_.repeat, Unary());                                      \
+        return true;
+#define COMPARE_FLOATS(mode) COMPARE("f32", float, mode) COMPARE("f16", half, mode)
+
+    __aicore__ inline bool Compares()
+    {
+        switch (s_.name) {
+            COMPARE_FLOATS(LT)
+            COMPARE_FLOATS(GT)
+            COMPARE_FLOATS(LE)
+            COMPARE_FLOATS(GE)
+            COMPARE_FLOATS(EQ)
+            COMPARE_FLOATS(NE)
+            COMPARE("s32", int32_t, EQ)
+            case Name("VSEL.f32.1"):
+                Selects<float>();
+                return true;
+            case Name("VSEL.f16.1"):
+                Selects<half>();
+                return true;
+        }
+        return false;
+    }
+
+    // The call with strides has no counter mode: whole repeats, then the rest.
+    template <typename T>
+    __aicore__ inline void Selects()
+    {
+        constexpr uint32_t lanes = 256 / sizeof(T);
+        const uint32_t whole = static_cast<uint32_t>(s_.maskLow) / lanes;
+        const uint32_t rest = static_cast<uint32_t>(s_.maskLow) % lanes;
+        SetMaskNorm();
+        if (whole != 0) SelectRepeats<T>(0, lanes, whole);
+        if (rest != 0) SelectRepeats<T>(whole, rest, 1);
+    }
+
+    template <typename T>
+    __aicore__ inline void SelectRepeats(uint32_t first, uint32_t lanes, uint32_t repeats)
+    {
+        Select(At<T>(s_.dst + first * s_.dstRepeat * 32), At<uint8_t>(s_.selection + first * 32 / sizeof(T)),
+               At<T>(s_.src0 + first * s_.src0Repeat * 32), At<T>(s_.src1 + first * s_.src1Repeat * 32),
+               SELMODE::VSEL_TENSOR_TENSOR_MODE, uint64_t{lanes}, repeats, Binary());
+        PipeBarrier<PIPE_ALL>();
+    }
+
+    LocalTensor<uint8_t> ub_;
+    const Step& s_;
+};
+
+extern "C" __global__ __aicore__ void replay(GM_ADDR image, GM_ADDR steps, GM_ADDR count)
+{
+    Bench bench;
+    LocalTensor<uint8_t> ub = bench.Load<uint8_t>(image, kImageBytes);
+    GlobalTensor<uint64_t> words;
+    GlobalTensor<uint64_t> length;
+    length.SetGlobalBuffer((__gm__ uint64_t*)count, 1);
+    const uint32_t wordCount = static_cast<uint32_t>(length.GetValue(0)) * kFields;
+    words.SetGlobalBuffer((__gm__ uint64_t*)steps, wordCount);
+    for (uint32_t first = 0; first < wordCount; first += kFields) {
+        Step step;
+        for (uint32_t field = 0; field < kFields; ++field) {
+            reinterpret_cast<uint64_t*>(&step)[field] = words.GetValue(first + field);
+        }
+        Replay(ub, step).Run();
+    }
+    bench.Store(image, ub, kImageBytes);
+}
