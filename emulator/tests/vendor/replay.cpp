@@ -26,7 +26,9 @@ constexpr uint64_t Name(const char* text)
 
 class Replay {
 public:
-    __aicore__ inline Replay(const LocalTensor<uint8_t>& ub, const Step& step) : ub_(ub), s_(step) {}
+    __aicore__ inline Replay(const LocalTensor<uint8_t>& ub, const LocalTensor<uint8_t>& bits, const Step& step)
+        : ub_(ub), bits_(bits), s_(step)
+    {}
 
     __aicore__ inline void Run()
     {
@@ -262,7 +264,7 @@ private:
         return false;
     }
 
-    // The call with strides has no counter mode: whole repeats, then the rest.
+    // The call with strides has no counter mode: whole repeats, then the rest, whose bits have to begin a block.
     template <typename T>
     __aicore__ inline void Selects()
     {
@@ -270,20 +272,27 @@ private:
         const uint32_t whole = static_cast<uint32_t>(s_.maskLow) / lanes;
         const uint32_t rest = static_cast<uint32_t>(s_.maskLow) % lanes;
         SetMaskNorm();
-        if (whole != 0) SelectRepeats<T>(0, lanes, whole);
-        if (rest != 0) SelectRepeats<T>(whole, rest, 1);
+        if (whole != 0) SelectRepeats<T>(0, lanes, whole, At<uint8_t>(s_.selection));
+        if (rest == 0) return;
+        for (uint32_t byte = 0; byte < lanes / 8; ++byte) {
+            bits_.SetValue(byte, At<uint8_t>(s_.selection).GetValue(whole * lanes / 8 + byte));
+        }
+        PipeBarrier<PIPE_ALL>();
+        SelectRepeats<T>(whole, rest, 1, bits_);
     }
 
     template <typename T>
-    __aicore__ inline void SelectRepeats(uint32_t first, uint32_t lanes, uint32_t repeats)
+    __aicore__ inline void SelectRepeats(uint32_t first, uint32_t lanes, uint32_t repeats,
+                                         const LocalTensor<uint8_t>& bits)
     {
-        Select(At<T>(s_.dst + first * s_.dstRepeat * 32), At<uint8_t>(s_.selection + first * 32 / sizeof(T)),
-               At<T>(s_.src0 + first * s_.src0Repeat * 32), At<T>(s_.src1 + first * s_.src1Repeat * 32),
-               SELMODE::VSEL_TENSOR_TENSOR_MODE, uint64_t{lanes}, repeats, Binary());
+        Select(At<T>(s_.dst + first * s_.dstRepeat * 32), bits, At<T>(s_.src0 + first * s_.src0Repeat * 32),
+               At<T>(s_.src1 + first * s_.src1Repeat * 32), SELMODE::VSEL_TENSOR_TENSOR_MODE, uint64_t{lanes},
+               static_cast<uint8_t>(repeats), Binary());
         PipeBarrier<PIPE_ALL>();
     }
 
     LocalTensor<uint8_t> ub_;
+    LocalTensor<uint8_t> bits_;
     const Step& s_;
 };
 
@@ -291,6 +300,7 @@ extern "C" __global__ __aicore__ void replay(GM_ADDR image, GM_ADDR steps, GM_AD
 {
     Bench bench;
     LocalTensor<uint8_t> ub = bench.Load<uint8_t>(image, kImageBytes);
+    LocalTensor<uint8_t> bits = bench.Make<uint8_t>(32);
     GlobalTensor<uint64_t> words;
     GlobalTensor<uint64_t> length;
     length.SetGlobalBuffer((__gm__ uint64_t*)count, 1);
@@ -301,7 +311,7 @@ extern "C" __global__ __aicore__ void replay(GM_ADDR image, GM_ADDR steps, GM_AD
         for (uint32_t field = 0; field < kFields; ++field) {
             reinterpret_cast<uint64_t*>(&step)[field] = words.GetValue(first + field);
         }
-        Replay(ub, step).Run();
+        Replay(ub, bits, step).Run();
     }
     bench.Store(image, ub, kImageBytes);
 }

@@ -9,11 +9,14 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
+from emulator.ascendc import KernelError
+from emulator.tests.vendor import replay
 from emulator.tests.vendor.bench import Array, Bench, Tensor, needs_library
 
 pytestmark = needs_library
@@ -195,3 +198,168 @@ def test_compare(function: str, against: str, name: str, size: int) -> None:
     bench.call(name, part(first, size), second if against == "scalar" else part(second, size), part(out, size))
     bits = np.packbits(COMPARISONS[function](x, other), bitorder="little")[: -(-size // 8)]
     bench.check([(part(out, len(bits)), bits)])
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", ["float", "half"])
+@pytest.mark.parametrize("form", ["vv", "vs", "sv", "ss"])
+def test_select(form: str, name: str, size: int) -> None:
+    dtype, bench = TYPES[name], Bench()
+    chosen = np.random.default_rng(4).integers(0, 2, size).astype(bool)
+    tensors, scalars = [numbers(dtype, size), numbers(dtype, size, seed=2)], [dtype(3), dtype(-5)]
+    values: list[Any] = [(tensors if kind == "v" else scalars)[place] for place, kind in enumerate(form)]
+    condition = bench.tensor(np.packbits(chosen, bitorder="little"))
+    sources = [bench.tensor(value) if isinstance(value, np.ndarray) else value for value in values]
+    out = bench.empty(dtype, size)
+    function = f"vsel_{form}_1d_{'bool_' if form == 'vv' else ''}{name}"
+    bench.call(function, part(condition, size), *sources, out, bench.scratch(np.int64, 24))
+    bench.check([(out, np.where(chosen, *values).astype(dtype))])
+
+
+# ---- reductions --------------------------------------------------------------------------------------------------
+
+REDUCTIONS: dict[str, Callable[..., Any]] = {"sum": np.sum, "max": np.max, "min": np.min}
+
+
+@pytest.mark.parametrize("shape", [(4, 8), (300, 8), (4, 16), (5, 40), (4, 64), (4, 128), (7, 200)])
+@pytest.mark.parametrize("name", ["float", "half"])
+@pytest.mark.parametrize("function", REDUCTIONS)
+def test_reduction_of_rows(function: str, name: str, shape: tuple[int, int]) -> None:
+    dtype, bench = TYPES[name], Bench()
+    x = numbers(dtype, *shape)
+    if name == "half" and shape[1] % 16:
+        shape, x = (shape[0], 16), numbers(dtype, shape[0], 16)
+    out = bench.empty(dtype, shape[0], 1)
+    start = dtype({"sum": 0, "max": -np.inf, "min": np.inf}[function])
+    bench.call(f"enablevc_reduce_{function}_ar_{name}", bench.tensor(x), out, bench.scratch(dtype, 4096), start)
+    bench.check([(out, REDUCTIONS[function](x, axis=1, keepdims=True).astype(dtype))])
+
+
+@pytest.mark.parametrize("size", [*SIZES, 5000])
+@pytest.mark.parametrize("name", ["float", "half"])
+def test_sum(name: str, size: int) -> None:
+    dtype, bench = TYPES[name], Bench()
+    x = np.random.default_rng(5).integers(0, 2, size).astype(dtype) * dtype(0.25)
+    out = bench.empty(dtype, 1)
+    bench.call(f"enablevc_reduce_sum_r_{name}", bench.tensor(x), out, bench.scratch(dtype, 4096), dtype(0))
+    bench.check([(out, x.astype(np.float64).sum(keepdims=True).astype(dtype))])
+
+
+# ---- moves -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", TYPES)
+def test_fill(name: str, size: int) -> None:
+    dtype, bench = TYPES[name], Bench()
+    out = bench.empty(dtype, size)
+    bench.call(f"broadcast_scalar_{name}_to_1d", dtype(9), out)
+    bench.check([(out, np.full(size, 9, dtype))])
+
+
+@pytest.mark.parametrize("columns", [16, 32, 64, 96])
+@pytest.mark.parametrize("rows", [8, 16, 40])
+@pytest.mark.parametrize("name", TYPES)
+def test_one_element_to_a_row(name: str, rows: int, columns: int) -> None:
+    dtype, bench = TYPES[name], Bench()
+    x = numbers(dtype, rows, 1)
+    out = bench.empty(dtype, rows, columns)
+    scratch = bench.scratch(dtype, 2048)
+    bench.call(f"broadcast_last_axis_align_2d_{name}", bench.tensor(x), out, scratch)
+    bench.check([(out, np.repeat(x, columns, axis=1))])
+
+
+@pytest.mark.parametrize("shape", [(16, 64), (4, 128), (260, 48), (3, 16)])
+@pytest.mark.parametrize("name", TYPES)
+def test_one_row_to_all(name: str, shape: tuple[int, int]) -> None:
+    dtype, bench = TYPES[name], Bench()
+    x = numbers(dtype, 1, shape[1])
+    out = bench.empty(dtype, *shape)
+    bench.call(f"broadcast_first_axis_align_2d_{name}", bench.tensor(x), out)
+    bench.check([(out, np.repeat(x, shape[0], axis=0))])
+
+
+@pytest.mark.parametrize("channel", [0, 1])
+@pytest.mark.parametrize("size", [2, 64, 200, 518])
+@pytest.mark.parametrize("name", TYPES)
+def test_every_second_element(name: str, size: int, channel: int) -> None:
+    dtype, bench = TYPES[name], Bench()
+    x = numbers(dtype, size)
+    whole = -(-(size // 2) // 16) * 16  # the instruction may fill its last block
+    out = bench.empty(dtype, whole)
+    bench.leave_open(out, size // 2, whole - size // 2)
+    bench.call(f"deinterleave_channel_{channel}_from_2_channels_1d_{name}", bench.tensor(x), part(out, size // 2))
+    bench.check([(part(out, size // 2), x[channel::2])])
+
+
+@pytest.mark.parametrize("rows", [1, 20, 300])
+@pytest.mark.parametrize("name", TYPES)
+def test_first_element_of_each_block(name: str, rows: int) -> None:
+    dtype, bench = TYPES[name], Bench()
+    x = numbers(dtype, rows, 32 // np.dtype(dtype).itemsize)
+    whole = -(-rows // 16) * 16
+    out = bench.empty(dtype, whole)
+    bench.leave_open(out, rows, whole - rows)
+    column = replace(bench.tensor(x), shape=(rows,), strides=(x.shape[1],))
+    bench.call(f"deinterleave_channel_0_from_n_channels_1d_{name}", column, part(out, rows))
+    bench.check([(part(out, rows), x[:, 0])])
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", TYPES)
+def test_gather(name: str, size: int) -> None:
+    dtype, bench = TYPES[name], Bench()
+    x, index = numbers(dtype, 300), np.random.default_rng(6).integers(0, 300, size).astype(np.int32)
+    source, positions, out = bench.tensor(x), bench.tensor(index), bench.empty(dtype, size)
+    bench.call(f"gather_1d_{name}", source, positions, out, bench.scratch(np.int32, 1024))
+    bench.check([(out, x[index])])
+
+
+# ---- what a wrong reading of an operand does ---------------------------------------------------------------------
+
+DEFECTS: dict[str, Callable[[], None]] = {
+    "reversed-mask-bits": lambda: test_compare("gt", "scalar", "float", 200),
+    "select-strides-ignored": lambda: test_select("sv", "float", 200),
+    "exp-in-half": lambda: test_unary("vexp", "float", 200),
+    "ln-in-half": lambda: test_unary("vln", "float", 200),
+}
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_a_planted_defect_of_the_machine_is_found(defect: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "run_kernel", partial(replay.run_kernel, defect=defect))
+    with pytest.raises(AssertionError):
+        DEFECTS[defect]()
+
+
+#: Which operand is moved by one bit, and a function that depends on it.
+OPERANDS: dict[tuple[str, str], Callable[[], None]] = {
+    ("VADD.", "src1_block"): lambda: test_binary("vadd", "float", 200),
+    ("VADD.", "dst_repeat"): lambda: test_binary("vadd", "float", 200),
+    ("VMULS.", "src0_repeat"): lambda: test_with_scalar("vmuls", "float", 200),
+    ("VCONV.", "src0_repeat"): lambda: test_cast("float", "int32_t", 0, 200),
+    ("VCMPV.", "src1_repeat"): lambda: test_compare("gt", "tensor", "float", 200),
+    ("VSEL.", "src1_repeat"): lambda: test_select("vv", "float", 200),
+    ("VBRCB.", "dst_repeat"): lambda: test_one_element_to_a_row("float", 16, 16),
+    ("VCOPY.", "dst_repeat"): lambda: test_one_row_to_all("float", (16, 64)),
+    ("VCADD.", "dst_repeat"): lambda: test_reduction_of_rows("sum", "float", (4, 64)),
+    ("VCGADD.", "src0_block"): lambda: test_reduction_of_rows("sum", "float", (4, 8)),
+    ("VREDUCEv2.", "mode"): lambda: test_every_second_element("float", 200, 0),
+    ("VREDUCEv2.", "src0_repeat"): lambda: test_first_element_of_each_block("float", 20),
+    ("MOVEV.", "dst_block"): lambda: test_fill("float", 200),
+    ("VGATHER.", "mode"): lambda: test_gather("float", 200),
+}
+
+
+@pytest.mark.parametrize("operand", OPERANDS, ids="".join)
+def test_an_operand_that_is_read_elsewhere_is_found(operand: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    prefix, field = operand
+    real = replay.decode
+
+    def moved(name: str, arguments: list[int]) -> replay.Step:
+        step = real(name, arguments)
+        return replace(step, **{field: getattr(step, field) * 2 or 4}) if name.startswith(prefix) else step
+
+    monkeypatch.setattr(replay, "decode", moved)
+    with pytest.raises((AssertionError, KernelError)):
+        OPERANDS[operand]()
