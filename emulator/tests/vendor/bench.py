@@ -34,8 +34,13 @@ def library() -> Module:
 
 @dataclass(frozen=True)
 class Tensor:
-    """Where a tensor lies in the Unified Buffer."""
+    """Where a tensor lies.
 
+    Attributes:
+        memory: local, the Unified Buffer, or global.
+    """
+
+    memory: str
     address: int
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -54,50 +59,53 @@ class Tensor:
 
 
 class Bench:
-    """A Unified Buffer full of noise, the tensors in it, and the function's call."""
+    """A Unified Buffer and a global memory full of noise, the tensors in it, and the function's call."""
 
     def __init__(self) -> None:
-        self._host = HostModel(np.random.default_rng(7).integers(0, 256, IMAGE_BYTES, np.uint8))
-        self._next = _GAP
-        self._free = np.zeros(IMAGE_BYTES, bool)
+        noise = np.random.default_rng(7)
+        self._images = {memory: noise.integers(0, 256, IMAGE_BYTES, np.uint8) for memory in ("local", "global")}
+        self._host = HostModel(self._images["local"], self._images["global"])
+        self._next = dict.fromkeys(self._images, _GAP)
+        self._free = {memory: np.zeros(IMAGE_BYTES, bool) for memory in self._images}
 
     @property
     def intrinsics(self) -> set[str]:
         """The vector instructions that ran."""
         return set(self._host.intrinsics)
 
-    def tensor(self, values: Array, row: int | None = None) -> Tensor:
+    def tensor(self, values: Array, row: int | None = None, memory: str = "local") -> Tensor:
         """Places a tensor.
 
         Args:
             values: its contents.
             row: elements from one row to the next, if there are gaps between them.
+            memory: local or global.
         """
         strides = [values.strides[axis] // values.itemsize for axis in range(values.ndim)]
         if row is not None:
             strides[0] = row
         end = sum((size - 1) * stride for size, stride in zip(values.shape, strides, strict=True)) + 1
-        tensor = Tensor(self._next, values.dtype, values.shape, tuple(strides))
-        self._next += -(-end * values.itemsize // _BLOCK) * _BLOCK + _GAP
-        assert self._next <= IMAGE_BYTES
-        tensor.view(self._host.image)[...] = values
+        tensor = Tensor(memory, self._next[memory], values.dtype, values.shape, tuple(strides))
+        self._next[memory] += -(-end * values.itemsize // _BLOCK) * _BLOCK + _GAP
+        assert self._next[memory] <= IMAGE_BYTES
+        tensor.view(self._images[memory])[...] = values
         return tensor
 
-    def empty(self, dtype: Any, *shape: int, row: int | None = None) -> Tensor:
+    def empty(self, dtype: Any, *shape: int, row: int | None = None, memory: str = "local") -> Tensor:
         """Places a tensor for a result, full of noise."""
         noise = np.random.default_rng(8).integers(1, 100, shape).astype(dtype)
-        return self.tensor(noise, row)
+        return self.tensor(noise, row, memory)
 
     def scratch(self, dtype: Any, size: int) -> Tensor:
         """Places a tensor for intermediate results; what is left in it does not count."""
         tensor = self.empty(dtype, size)
-        self._free[tensor.address : tensor.address + size * tensor.dtype.itemsize] = True
+        self.leave_open(tensor, 0, size)
         return tensor
 
     def leave_open(self, tensor: Tensor, first: int, count: int) -> None:
         """Elements of a result that the instruction may write or not, from `first` on."""
         start = tensor.address + first * tensor.dtype.itemsize
-        self._free[start : start + count * tensor.dtype.itemsize] = True
+        self._free[tensor.memory][start : start + count * tensor.dtype.itemsize] = True
 
     def call(self, function: str, *arguments: Tensor | np.generic | int | None) -> None:
         """Runs a function of the library by its short name.
@@ -120,21 +128,21 @@ class Bench:
         interpreter.run(f"_mlir_ciface_{function}", *values)
 
     def check(self, results: Sequence[tuple[Tensor, Array]], rtol: float = 0.0) -> None:
-        """Finishes, and compares the whole Unified Buffer.
+        """Finishes, and compares both memories.
 
         Args:
             results: tensors and what they must hold; nothing else may have changed.
             rtol: how far a result may be off, for functions whose last bit is the host's.
         """
-        before = self._host.image.copy()
+        before = {memory: image.copy() for memory, image in self._images.items()}
         self._host.finish()
-        after = self._host.image
         for tensor, expected in results:
-            got = tensor.view(after)
+            got = tensor.view(self._images[tensor.memory])
             if rtol:
                 np.testing.assert_allclose(got, expected, rtol=rtol)
                 expected = got
             np.testing.assert_array_equal(got, expected)
-            tensor.view(before)[...] = expected
-        changed = np.flatnonzero((before != after) & ~self._free)
-        assert changed.size == 0, f"bytes that the function must leave changed: {changed[:8]}, {changed.size} of them"
+            tensor.view(before[tensor.memory])[...] = expected
+        for memory, image in self._images.items():
+            changed = np.flatnonzero((before[memory] != image) & ~self._free[memory])
+            assert changed.size == 0, f"{memory} bytes that the function must leave changed: {changed[:8]}"

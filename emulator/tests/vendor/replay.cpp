@@ -26,14 +26,15 @@ constexpr uint64_t Name(const char* text)
 
 class Replay {
 public:
-    __aicore__ inline Replay(const LocalTensor<uint8_t>& ub, const LocalTensor<uint8_t>& bits, const Step& step)
-        : ub_(ub), bits_(bits), s_(step)
+    __aicore__ inline Replay(const LocalTensor<uint8_t>& ub, const LocalTensor<uint8_t>& bits, GM_ADDR outside,
+                             const Step& step)
+        : ub_(ub), bits_(bits), outside_(outside), s_(step)
     {}
 
     __aicore__ inline void Run()
     {
         SetMask();
-        if (!Elementwise() && !WithScalar() && !Converts() && !Moves() && !Reduces() && !Compares()) {
+        if (!Elementwise() && !WithScalar() && !Converts() && !Moves() && !Copies() && !Reduces() && !Compares()) {
             throw std::runtime_error("no Ascend C call for the intrinsic");
         }
         PipeBarrier<PIPE_ALL>();
@@ -203,6 +204,41 @@ private:
         return false;
     }
 
+#define COPY_GLOBAL(name, type)                                                                        \
+    case Name("MOV.OUT.TO.UB.ALIGN." name ".V220"):                                                    \
+        DataCopyPad(At<type>(s_.dst), Outside<type>(s_.src0), Pieces(), DataCopyPadExtParams<type>()); \
+        return true;                                                                                   \
+    case Name("MOV.UB.TO.OUT.ALIGN." name ".V220"):                                                    \
+        DataCopyPad(Outside<type>(s_.dst), At<type>(s_.src0), Pieces());                               \
+        return true;
+
+    template <typename T>
+    __aicore__ inline GlobalTensor<T> Outside(uint64_t address)
+    {
+        GlobalTensor<T> tensor;
+        tensor.SetGlobalBuffer((__gm__ T*)(outside_ + address), (kImageBytes - address) / sizeof(T));
+        return tensor;
+    }
+
+    __aicore__ inline DataCopyExtParams Pieces()
+    {
+        return DataCopyExtParams(s_.repeat, s_.src0Block, s_.src0Repeat, s_.dstRepeat, 0);
+    }
+
+    __aicore__ inline bool Copies()
+    {
+        switch (s_.name) {
+            COPY_GLOBAL("b8", int8_t)
+            COPY_GLOBAL("b16", half)
+            COPY_GLOBAL("b32", float)
+            case Name("MOV.UB.TO.UB.v220"):
+                DataCopy(At<half>(s_.dst), At<half>(s_.src0),
+                         DataCopyParams(s_.repeat, s_.src0Block, s_.src0Repeat, s_.dstRepeat));
+                return true;
+        }
+        return false;
+    }
+
 #define REDUCE(name, type, Call, ...)                                                                           \
     case Name(name):                                                                                            \
         Call<type, false>(At<type>(s_.dst), At<type>(s_.src0), __VA_ARGS__, static_cast<int32_t>(s_.dstRepeat), \
@@ -293,10 +329,11 @@ private:
 
     LocalTensor<uint8_t> ub_;
     LocalTensor<uint8_t> bits_;
+    GM_ADDR outside_;
     const Step& s_;
 };
 
-extern "C" __global__ __aicore__ void replay(GM_ADDR image, GM_ADDR steps, GM_ADDR count)
+extern "C" __global__ __aicore__ void replay(GM_ADDR image, GM_ADDR outside, GM_ADDR steps, GM_ADDR count)
 {
     Bench bench;
     LocalTensor<uint8_t> ub = bench.Load<uint8_t>(image, kImageBytes);
@@ -311,7 +348,7 @@ extern "C" __global__ __aicore__ void replay(GM_ADDR image, GM_ADDR steps, GM_AD
         for (uint32_t field = 0; field < kFields; ++field) {
             reinterpret_cast<uint64_t*>(&step)[field] = words.GetValue(first + field);
         }
-        Replay(ub, bits, step).Run();
+        Replay(ub, bits, outside, step).Run();
     }
     bench.Store(image, ub, kImageBytes);
 }

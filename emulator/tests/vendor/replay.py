@@ -14,7 +14,7 @@ from emulator.ascendc import Kernel, run_kernel
 IMAGE_BYTES = 96 * 1024
 _KERNEL = Kernel(Path(__file__).parent / "replay.cpp", entry="replay")
 _COUNTER_MODE = 56  # bit of the control register
-_NO_EFFECT = ("BARRIER", "SET.FLAG.IMM", "WAIT.FLAG.IMM")  # the replay puts a barrier behind every instruction
+_NO_EFFECT = ("BARRIER", "SET.FLAG.IMM", "WAIT.FLAG.IMM", "SET.MOV.PAD.VAL")  # a barrier follows every instruction
 
 Fields = dict[str, tuple[tuple[int, int], ...]]
 
@@ -51,9 +51,25 @@ _GATHER_MASK: Fields = {
     "src0_repeat": ((24, 16),),
     "src1_repeat": ((40, 8),),
 }
+# Copies: blocks of `src0_block` 32 bytes inside, of so many bytes from and to global memory; the strides are the gaps.
+_COPY_INSIDE: Fields = {
+    "repeat": ((4, 12),),
+    "src0_block": ((16, 16),),
+    "src0_repeat": ((32, 16),),
+    "dst_repeat": ((48, 16),),
+}
+# The second word, behind the first, has the gaps.
+_COPY_GLOBAL: Fields = {
+    "repeat": ((4, 12),),
+    "src0_block": ((16, 21),),
+    "src0_repeat": ((64, 32),),
+    "dst_repeat": ((96, 32),),
+}
 _GATHER: Fields = {"mode": ((0, 32),), "dst_repeat": _LONG_REPEAT, "repeat": ((56, 8),)}
 # By the beginning of a name: the layout, and what the arguments in front of the packed word are.
 _LAYOUTS: tuple[tuple[tuple[str, ...], Fields, tuple[str, ...]], ...] = (
+    (("MOV.UB.TO.UB.",), _COPY_INSIDE, ("dst", "src0")),
+    (("MOV.OUT.TO.UB.ALIGN.", "MOV.UB.TO.OUT.ALIGN."), _COPY_GLOBAL, ("dst", "src0")),
     (("VREDUCEv2.",), _GATHER_MASK, ("dst", "src0", "src1")),
     (("VGATHER.",), _GATHER, ("dst", "src0")),
     (("VBRCB.",), _TO_BLOCKS, ("dst", "src0")),
@@ -113,14 +129,16 @@ def decode(name: str, arguments: list[int]) -> Step:
     _, fields, front = layout
     step = Step(_hash(name), **dict(zip(front, arguments, strict=False)))
     word = arguments[len(front)]
+    if fields is _COPY_GLOBAL:
+        word |= arguments[len(front) + 1] << 64
+    elif len(arguments) > len(front) + 1:
+        step.mode = arguments[-1]  # the order of value and index
     for field, parts in fields.items():
         value = shift = 0
         for first, bits in parts:
             value |= (word >> first) % (1 << bits) << shift
             shift += bits
         setattr(step, field, value)
-    if len(arguments) > len(front) + 1:
-        step.mode = arguments[-1]  # the order of value and index
     return step
 
 
@@ -129,11 +147,13 @@ class HostModel:
 
     Attributes:
         image: the bytes of the Unified Buffer.
+        outside: those of global memory.
         intrinsics: names of all instructions that came.
     """
 
-    def __init__(self, image: npt.NDArray[np.uint8]) -> None:
+    def __init__(self, image: npt.NDArray[np.uint8], outside: npt.NDArray[np.uint8]) -> None:
         self.image = image
+        self.outside = outside
         self.intrinsics: list[str] = []
         self._steps: list[Step] = []
         self._control = 0
@@ -182,6 +202,7 @@ class HostModel:
             return
         steps: npt.NDArray[Any] = np.array([astuple(step) for step in self._steps], np.uint64)
         count = np.array([len(steps)], np.uint64)
-        arguments = [("image", self.image, "inout"), ("steps", steps, "in"), ("count", count, "in")]
+        arguments = [("image", self.image, "inout"), ("outside", self.outside, "inout")]
+        arguments += [("steps", steps, "in"), ("count", count, "in")]
         run_kernel(_KERNEL, arguments, blocks=1, checks=False).require_clean()
         self._steps = []

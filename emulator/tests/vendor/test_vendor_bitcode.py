@@ -169,6 +169,16 @@ def test_cast_between_floats(size: int) -> None:
     bench.check([(half, x.astype(np.float16)), (back, x.astype(np.float16).astype(np.float32))])
 
 
+@pytest.mark.parametrize("size", SIZES)
+def test_cast_to_bfloat16_and_back(size: int) -> None:
+    bench = Bench()
+    x = numbers(np.float32, size)  # so few bits that none is rounded
+    bits, back = bench.empty(np.uint16, size), bench.empty(np.float32, size)
+    bench.call("vcast_float_to_bfloat16_t_1d_with_mode", bench.tensor(x), bits, 0)
+    bench.call("vcast_bfloat16_t_to_float_1d_with_mode", bits, back, 0)
+    bench.check([(bits, (x.view(np.uint32) >> 16).astype(np.uint16)), (back, x)])
+
+
 # ---- compare and select ------------------------------------------------------------------------------------------
 
 COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
@@ -233,6 +243,17 @@ def test_reduction_of_rows(function: str, name: str, shape: tuple[int, int]) -> 
     start = dtype({"sum": 0, "max": -np.inf, "min": np.inf}[function])
     bench.call(f"enablevc_reduce_{function}_ar_{name}", bench.tensor(x), out, bench.scratch(dtype, 4096), start)
     bench.check([(out, REDUCTIONS[function](x, axis=1, keepdims=True).astype(dtype))])
+
+
+@pytest.mark.parametrize("shape", [(4, 2), (100, 2), (330, 2), (4, 4), (100, 4)])
+@pytest.mark.parametrize("name", ["float", "half"])
+def test_sum_of_pairs(name: str, shape: tuple[int, int]) -> None:
+    dtype, bench = TYPES[name], Bench()
+    x = numbers(dtype, *shape)
+    out = bench.empty(dtype, shape[0], 1)
+    bench.call(f"enablevc_reduce_sum_ar_{name}", bench.tensor(x), out, bench.scratch(dtype, 1024), dtype(0))
+    bench.check([(out, x.sum(axis=1, keepdims=True))])
+    assert bench.intrinsics == {f"VCPADD.{SHORT[name]}"}
 
 
 @pytest.mark.parametrize("size", [*SIZES, 5000])
@@ -315,6 +336,38 @@ def test_gather(name: str, size: int) -> None:
     bench.check([(out, x[index])])
 
 
+# ---- copies ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(1, 8), (5, 64), (33, 16)])
+@pytest.mark.parametrize("name", TYPES)
+def test_copy_inside(name: str, shape: tuple[int, int]) -> None:
+    dtype, bench = TYPES[name], Bench()
+    x, row = numbers(dtype, *shape), -(-shape[1] // 16) * 16
+    out = bench.empty(dtype, *shape, row=row + 32)
+    if shape[1] % 16:  # whole blocks are copied
+        bench.leave_open(out, shape[1], 16 - shape[1] % 16)
+    bench.call(f"copy_ubuf_to_ubuf_2d_{name}", bench.tensor(x, row + 16), out)
+    bench.check([(out, x)])
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (5, 60), (33, 17), (7, 64)])
+@pytest.mark.parametrize("name", TYPES)
+def test_copy_in_and_out(name: str, shape: tuple[int, int]) -> None:
+    dtype, bench = TYPES[name], Bench()
+    x, row = numbers(dtype, *shape), -(-shape[1] // 16) * 16
+    source, target = (
+        bench.tensor(x, shape[1] + 3, memory="global"),
+        bench.empty(dtype, *shape, row=shape[1] + 5, memory="global"),
+    )
+    inside = bench.empty(dtype, *shape, row=row + 32)
+    for first in range(shape[1], shape[1] + (row + 32) * shape[0], row + 32):
+        bench.leave_open(inside, first, row - shape[1])  # up to the end of the block
+    bench.call(f"load_gm_to_ubuf_2d_{name}", source, inside, 0, dtype(0), 0, 0)
+    bench.call(f"store_ubuf_to_gm_2d_{name}", inside, target, 0)
+    bench.check([(inside, x), (target, x)])
+
+
 # ---- what a wrong reading of an operand does ---------------------------------------------------------------------
 
 DEFECTS: dict[str, Callable[[], None]] = {
@@ -346,6 +399,10 @@ OPERANDS: dict[tuple[str, str], Callable[[], None]] = {
     ("VCGADD.", "src0_block"): lambda: test_reduction_of_rows("sum", "float", (4, 8)),
     ("VREDUCEv2.", "mode"): lambda: test_every_second_element("float", 200, 0),
     ("VREDUCEv2.", "src0_repeat"): lambda: test_first_element_of_each_block("float", 20),
+    ("VCPADD.", "dst_repeat"): lambda: test_sum_of_pairs("float", (100, 2)),
+    ("MOV.OUT.TO.UB.", "dst_repeat"): lambda: test_copy_in_and_out("float", (5, 60)),
+    ("MOV.UB.TO.OUT.", "src0_repeat"): lambda: test_copy_in_and_out("float", (5, 60)),
+    ("MOV.UB.TO.UB.", "src0_repeat"): lambda: test_copy_inside("float", (5, 64)),
     ("MOVEV.", "dst_block"): lambda: test_fill("float", 200),
     ("VGATHER.", "mode"): lambda: test_gather("float", 200),
 }
