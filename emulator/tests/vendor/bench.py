@@ -14,22 +14,49 @@ import numpy.typing as npt
 import pytest
 
 from emulator.tests.vendor.bitcode import Module
-from emulator.tests.vendor.interpreter import Interpreter
+from emulator.tests.vendor.interpreter import Device, Interpreter
 from emulator.tests.vendor.replay import IMAGE_BYTES, HostModel
 
 Array = npt.NDArray[Any]
-LIBRARY = Path(__file__).parents[3] / "build" / "vendor" / "meta_op.aiv.c220.ll"
+#: The libraries for the two kinds of core.
+LIBRARIES = {
+    core: Path(__file__).parents[3] / "build" / "vendor" / f"meta_op.{core}.c220.ll" for core in ("aiv", "aic")
+}
 needs_library = pytest.mark.skipif(
-    not LIBRARY.is_file(), reason="no vendor bitcode: make -C emulator test-vendor fetches and disassembles it"
+    not all(path.is_file() for path in LIBRARIES.values()),
+    reason="no vendor bitcode: make -C emulator test-vendor fetches and disassembles it",
 )
 _BLOCK = 32
 _GAP = 96  # bytes between tensors, so that what is written behind one is seen
 
 
 @cache
-def library() -> Module:
-    """The vendor's vector functions for this core."""
-    return Module(LIBRARY)
+def library(core: str) -> Module:
+    """The vendor's functions for a kind of core: aiv or aic."""
+    return Module(LIBRARIES[core])
+
+
+def call(core: str, device: Device, function: str, arguments: Sequence[Tensor | np.generic | int]) -> None:
+    """Runs a function of the library by its short name.
+
+    Args:
+        core: whose library has it.
+        device: what its instructions reach.
+        function: its name without the prefix that all of them have.
+        arguments: tensors, scalars as bit patterns of their own type, other numbers.
+    """
+    interpreter = Interpreter(library(core), device)
+    values: list[int] = []
+    for argument in arguments:
+        if isinstance(argument, Tensor):
+            data = argument.memref()
+            values.append(interpreter.place(len(data)))
+            interpreter.put(values[-1], data)
+        elif isinstance(argument, np.generic):
+            values.append(int.from_bytes(argument.tobytes(), "little"))
+        else:
+            values.append(argument)
+    interpreter.run(f"_mlir_ciface_{function}", *values)
 
 
 @dataclass(frozen=True)
@@ -107,25 +134,9 @@ class Bench:
         start = tensor.address + first * tensor.dtype.itemsize
         self._free[tensor.memory][start : start + count * tensor.dtype.itemsize] = True
 
-    def call(self, function: str, *arguments: Tensor | np.generic | int | None) -> None:
-        """Runs a function of the library by its short name.
-
-        Args:
-            function: its name without the prefix that all of them have.
-            arguments: tensors, scalars as bit patterns of their own type, None for a tensor that is not used.
-        """
-        interpreter = Interpreter(library(), self._host)
-        values: list[int] = []
-        for argument in arguments:
-            if isinstance(argument, Tensor):
-                data = argument.memref()
-                values.append(interpreter.place(len(data)))
-                interpreter.put(values[-1], data)
-            elif isinstance(argument, np.generic):
-                values.append(int.from_bytes(argument.tobytes(), "little"))
-            else:
-                values.append(argument or 0)
-        interpreter.run(f"_mlir_ciface_{function}", *values)
+    def call(self, function: str, *arguments: Tensor | np.generic | int) -> None:
+        """Runs a vector function."""
+        call("aiv", self._host, function, arguments)
 
     def check(self, results: Sequence[tuple[Tensor, Array]], rtol: float = 0.0) -> None:
         """Finishes, and compares both memories.

@@ -1,9 +1,8 @@
 // Replays instructions that a vendor's function asks for: addresses, strides, masks and scalars of each are data.
 // An instruction goes by the name of the compiler's intrinsic; each case makes the one Ascend C call that stands for
 // it.
-#include <stdexcept>
-
 #include "../kernels/api_harness.h"
+#include "steps.h"
 
 using namespace harness;
 
@@ -14,16 +13,6 @@ struct Step {
     uint64_t name, dst, src0, src1, scalar, maskLow, maskHigh, counter, repeat, dstBlock, src0Block, src1Block,
         dstRepeat, src0Repeat, src1Repeat, mode, selection;
 };
-constexpr uint32_t kFields = sizeof(Step) / sizeof(uint64_t);
-
-// FNV-1a
-constexpr uint64_t Name(const char* text)
-{
-    uint64_t hash = 0xcbf29ce484222325;
-    for (; *text != 0; ++text) hash = (hash ^ static_cast<uint8_t>(*text)) * 0x100000001b3;
-    return hash;
-}
-
 class Replay {
 public:
     __aicore__ inline Replay(const LocalTensor<uint8_t>& ub, const LocalTensor<uint8_t>& bits, GM_ADDR outside,
@@ -338,17 +327,6 @@ extern "C" __global__ __aicore__ void replay(GM_ADDR image, GM_ADDR outside, GM_
     Bench bench;
     LocalTensor<uint8_t> ub = bench.Load<uint8_t>(image, kImageBytes);
     LocalTensor<uint8_t> bits = bench.Make<uint8_t>(32);
-    GlobalTensor<uint64_t> words;
-    GlobalTensor<uint64_t> length;
-    length.SetGlobalBuffer((__gm__ uint64_t*)count, 1);
-    const uint32_t wordCount = static_cast<uint32_t>(length.GetValue(0)) * kFields;
-    words.SetGlobalBuffer((__gm__ uint64_t*)steps, wordCount);
-    for (uint32_t first = 0; first < wordCount; first += kFields) {
-        Step step;
-        for (uint32_t field = 0; field < kFields; ++field) {
-            reinterpret_cast<uint64_t*>(&step)[field] = words.GetValue(first + field);
-        }
-        Replay(ub, bits, outside, step).Run();
-    }
+    ForEachStep<Step>(steps, count, [&](const Step& step) { Replay(ub, bits, outside, step).Run(); });
     bench.Store(image, ub, kImageBytes);
 }

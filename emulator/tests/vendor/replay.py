@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +109,19 @@ class Step:
     selection: int = 0
 
 
-def _hash(name: str) -> int:
+def unpack(word: int, fields: Fields) -> dict[str, int]:
+    """The operands of a packed word."""
+    values = {}
+    for field, parts in fields.items():
+        value = shift = 0
+        for first, bits in parts:
+            value |= (word >> first) % (1 << bits) << shift
+            shift += bits
+        values[field] = value
+    return values
+
+
+def hash_of(name: str) -> int:
     """FNV-1a, as in replay.cpp."""
     value = 0xCBF29CE484222325
     for byte in name.encode():
@@ -127,19 +139,13 @@ def decode(name: str, arguments: list[int]) -> Step:
     if layout is None:
         raise UnknownIntrinsicError(name)
     _, fields, front = layout
-    step = Step(_hash(name), **dict(zip(front, arguments, strict=False)))
+    step = Step(hash_of(name), **dict(zip(front, arguments, strict=False)))
     word = arguments[len(front)]
     if fields is _COPY_GLOBAL:
         word |= arguments[len(front) + 1] << 64
     elif len(arguments) > len(front) + 1:
         step.mode = arguments[-1]  # the order of value and index
-    for field, parts in fields.items():
-        value = shift = 0
-        for first, bits in parts:
-            value |= (word >> first) % (1 << bits) << shift
-            shift += bits
-        setattr(step, field, value)
-    return step
+    return replace(step, **unpack(word, fields))
 
 
 class HostModel:
