@@ -9,9 +9,10 @@ from functools import cached_property
 from pathlib import Path
 
 _SCALARS = {"half": 2, "bfloat": 2, "float": 4, "double": 8}
-_NAME = r"(?:[\w.$-]+|\"[^\"]*\")"
-_DEFINE = re.compile(rf"define .*?@({_NAME})\((.*)\)[^()]*\{{$")
-_PARAMETER = re.compile(rf"byval\((%{_NAME})\)")
+#: The name of a value, a type or a function.
+NAME = r"(?:[\w.$-]+|\"[^\"]*\")"
+_DEFINE = re.compile(rf"define .*?@({NAME})\((.*)\)[^()]*\{{$")
+_PARAMETER = re.compile(rf"byval\((%{NAME})\)")
 
 
 class UnreadableError(Exception):
@@ -120,7 +121,7 @@ class Reader:
                 members.append(self.type())
                 self.take(",")
             return _struct(members)
-        return self._module.named_type(self.need(rf"%{_NAME}")[0])
+        return self._module.named_type(self.need(rf"%{NAME}")[0])
 
 
 class Module:
@@ -172,7 +173,7 @@ class Module:
         for line in self._lines[place + 1 :]:
             if line == "}":
                 break
-            if label := re.match(rf"({_NAME}):", line):
+            if label := re.match(rf"({NAME}):", line):
                 block = function.blocks.setdefault(label[1], [])
             elif line.startswith("    ") or line == "  ]":
                 block[-1] += " " + line.strip()  # a case of the switch above

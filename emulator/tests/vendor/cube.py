@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from emulator.ascendc import Kernel, run_kernel
-from emulator.tests.vendor.interpreter import UnreadableError
+from emulator.ascendc import Argument, Kernel, run_kernel
+from emulator.tests.vendor.bitcode import UnreadableError
 from emulator.tests.vendor.replay import Fields, UnknownIntrinsicError, hash_of, unpack
 
 _KERNEL = Kernel(Path(__file__).parent / "cube.cpp", entry="replay_cube")
@@ -89,6 +89,6 @@ class CubeCore:
         """Runs what waits."""
         count = np.array([len(self._steps)], np.uint64)
         steps = np.array(self._steps, np.uint64)
-        arguments = [("outside", self.outside, "inout"), ("steps", steps, "in"), ("count", count, "in")]
+        arguments: list[Argument] = [("outside", self.outside, "inout"), ("steps", steps, "in"), ("count", count, "in")]
         # no checks of initialisation: the library multiplies the rest of its last fractals too, and drops the result
         run_kernel(_KERNEL, arguments, blocks=1, checks=False).require_clean()

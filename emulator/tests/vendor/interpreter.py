@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable
 from typing import Protocol
 
-from emulator.tests.vendor.bitcode import _NAME, Function, Module, Reader, Type, UnreadableError
+from emulator.tests.vendor.bitcode import NAME, Function, Module, Reader, Type, UnreadableError
 
 _STACK = 1 << 20
 #: The stack's first address, which no address in the Unified Buffer equals.
@@ -140,12 +140,12 @@ class Interpreter:
     def _take_phis(self, block: list[str], before: str, frame: Frame) -> None:
         values: Frame = {}
         for line in block:
-            match = re.match(rf"(%{_NAME}) = phi ", line)
+            match = re.match(rf"(%{NAME}) = phi ", line)
             if match is None:
                 break
             reader = Reader(self._module, line[match.end() :])
             kind = reader.type()
-            for text, origin in re.findall(rf"\[ ([^,]+), %({_NAME}) \]", reader.text):
+            for text, origin in re.findall(rf"\[ ([^,]+), %({NAME}) \]", reader.text):
                 if origin == before:
                     values[match[1]] = self._value(Reader(self._module, text), kind, frame)
         frame.update(values)
@@ -156,16 +156,16 @@ class Interpreter:
             return 0
         if reader.take("ret "):
             return self._operand(reader, frame)[0]
-        if jump := reader.take(rf"br label %({_NAME})"):
+        if jump := reader.take(rf"br label %({NAME})"):
             return jump[1]
         if reader.take("br "):
             condition = self._operand(reader, frame)[0]
-            then, other = re.findall(rf"label %({_NAME})", reader.text)
+            then, other = re.findall(rf"label %({NAME})", reader.text)
             return str(then if condition else other)
         if reader.take("switch "):
             value, kind = self._operand(reader, frame)
-            default = reader.need(rf", label %({_NAME}) \[")[1]
-            cases = re.findall(rf"i\d+ (-?\d+), label %({_NAME})", reader.text)
+            default = reader.need(rf", label %({NAME}) \[")[1]
+            cases = re.findall(rf"i\d+ (-?\d+), label %({NAME})", reader.text)
             return next((label for case, label in cases if int(case) % (1 << kind.bits) == value), default)
         raise UnreadableError(f"the end of a block: {reader.text}")
 
@@ -173,7 +173,7 @@ class Interpreter:
 
     def _execute(self, line: str, frame: Frame) -> None:
         reader = Reader(self._module, line)
-        name = reader.take(rf"(%{_NAME}) = ")
+        name = reader.take(rf"(%{NAME}) = ")
         operation = reader.need(r"(?:tail )?([a-z]+)")[1]
         if operation == "phi":
             return
@@ -268,7 +268,7 @@ class Interpreter:
         return _float_bits(float(signed(value, kind.bits)), reader.type())
 
     def _do_call(self, reader: Reader, frame: Frame) -> int:
-        name = reader.need(rf"[^@]*@({_NAME})\(")[1]
+        name = reader.need(rf"[^@]*@({NAME})\(")[1]
         if name.startswith("llvm.lifetime."):
             return 0
         arguments = []
@@ -293,11 +293,11 @@ class Interpreter:
         kind = reader.type()
         while reader.take(r"(noundef|nonnull|signext|zeroext|nocapture|readonly|align \d+|dereferenceable\(\d+\)) "):
             pass
-        reader.take(rf"(byval|sret)\(%{_NAME}\) (align \d+ )?")
+        reader.take(rf"(byval|sret)\(%{NAME}\) (align \d+ )?")
         return self._value(reader, kind, frame), kind
 
     def _value(self, reader: Reader, kind: Type, frame: Frame) -> int:
-        if name := reader.take(rf"%{_NAME}"):
+        if name := reader.take(rf"%{NAME}"):
             return frame[name[0]]
         if number := reader.take(r"-?\d+(?![\d.x])"):
             return int(number[0]) % (1 << kind.bits)

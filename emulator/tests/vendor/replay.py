@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from emulator.ascendc import Kernel, run_kernel
+from emulator.ascendc import Argument, Kernel, run_kernel
 
 IMAGE_BYTES = 96 * 1024
 _KERNEL = Kernel(Path(__file__).parent / "replay.cpp", entry="replay")
@@ -208,7 +208,7 @@ class HostModel:
             return
         steps: npt.NDArray[Any] = np.array([astuple(step) for step in self._steps], np.uint64)
         count = np.array([len(steps)], np.uint64)
-        arguments = [("image", self.image, "inout"), ("outside", self.outside, "inout")]
-        arguments += [("steps", steps, "in"), ("count", count, "in")]
-        run_kernel(_KERNEL, arguments, blocks=1, checks=False).require_clean()
+        memories: list[Argument] = [("image", self.image, "inout"), ("outside", self.outside, "inout")]
+        run: list[Argument] = [("steps", steps, "in"), ("count", count, "in")]
+        run_kernel(_KERNEL, [*memories, *run], blocks=1, checks=False).require_clean()
         self._steps = []

@@ -245,6 +245,18 @@ def test_reduction_of_rows(function: str, name: str, shape: tuple[int, int]) -> 
     bench.check([(out, REDUCTIONS[function](x, axis=1, keepdims=True).astype(dtype))])
 
 
+@pytest.mark.parametrize("columns", [8, 40, 64])
+@pytest.mark.parametrize("function", ["max", "min"])
+def test_extreme_of_rows_and_where_it_stands(function: str, columns: int) -> None:
+    bench = Bench()
+    x = numbers(np.float32, 5, columns)  # the first one of several counts
+    values, places = bench.empty(np.float32, 5, 1), bench.empty(np.int32, 5, 1)
+    name = f"reduce_{function}_with_index_ar_float"
+    bench.call(name, bench.tensor(x), values, places, bench.scratch(np.float32, 512), np.float32(0))
+    where = (np.argmax if function == "max" else np.argmin)(x, axis=1, keepdims=True)
+    bench.check([(values, np.take_along_axis(x, where, 1)), (places, where.astype(np.int32))])
+
+
 @pytest.mark.parametrize("shape", [(4, 2), (100, 2), (330, 2), (4, 4), (100, 4)])
 @pytest.mark.parametrize("name", ["float", "half"])
 def test_sum_of_pairs(name: str, shape: tuple[int, int]) -> None:
@@ -276,6 +288,17 @@ def test_fill(name: str, size: int) -> None:
     out = bench.empty(dtype, size)
     bench.call(f"broadcast_scalar_{name}_to_1d", dtype(9), out)
     bench.check([(out, np.full(size, 9, dtype))])
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", TYPES)
+def test_indices(name: str, size: int) -> None:
+    bench = Bench()
+    whole = max(size, 16)  # the first block comes whole
+    out = bench.empty(TYPES[name], whole)
+    bench.leave_open(out, size, whole - size)
+    bench.call(f"arange_1d_{name}", part(out, size), 3, 1)
+    bench.check([(part(out, size), np.arange(3, 3 + size).astype(TYPES[name]))])
 
 
 @pytest.mark.parametrize("columns", [16, 32, 64, 96])
