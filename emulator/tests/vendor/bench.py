@@ -19,9 +19,7 @@ from emulator.tests.vendor.replay import IMAGE_BYTES, HostModel
 
 Array = npt.NDArray[Any]
 #: The libraries for the two kinds of core.
-LIBRARIES = {
-    core: Path(__file__).parents[3] / "build" / "vendor" / f"meta_op.{core}.c220.ll" for core in ("aiv", "aic")
-}
+LIBRARIES = {core: Path(__file__).parents[3] / "build" / "vendor" / f"meta_op.{core}.ll" for core in ("aiv", "aic")}
 needs_library = pytest.mark.skipif(
     not all(path.is_file() for path in LIBRARIES.values()),
     reason="no vendor bitcode: make -C emulator test-vendor fetches and disassembles it",

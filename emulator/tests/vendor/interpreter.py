@@ -269,23 +269,31 @@ class Interpreter:
 
     def _do_call(self, reader: Reader, frame: Frame) -> int:
         name = reader.need(rf"[^@]*@({NAME})\(")[1]
-        if name.startswith("llvm.lifetime."):
-            return 0
         arguments = []
         while not reader.take(r"\)"):
             arguments.append(self._operand(reader, frame)[0])
             reader.take(",")
         if name.startswith("llvm.hivm."):
             return self._device.call(name.removeprefix("llvm.hivm."), arguments)
-        if name.startswith("llvm.expect."):
-            return arguments[0]
-        if name.startswith("llvm.memcpy."):
-            self.put(arguments[0], self.get(arguments[1], arguments[2]))
-            return 0
-        if name.startswith("llvm.memset."):
-            self.put(arguments[0], bytes([arguments[1]]) * arguments[2])
-            return 0
+        if name.startswith("llvm."):
+            return self._general_intrinsic(name, arguments)
         return self.run(name, *arguments)
+
+    def _general_intrinsic(self, name: str, arguments: list[int]) -> int:
+        match name.split(".")[1]:
+            case "lifetime":
+                return 0
+            case "expect":
+                return arguments[0]
+            case "ctlz":
+                return int(name.rpartition(".i")[2]) - arguments[0].bit_length()
+            case "memcpy":
+                self.put(arguments[0], self.get(arguments[1], arguments[2]))
+                return 0
+            case "memset":
+                self.put(arguments[0], bytes([arguments[1]]) * arguments[2])
+                return 0
+        raise UnreadableError(f"no function {name}")
 
     # ---- operands -----------------------------------------------------------------------------------------------
 

@@ -15,9 +15,9 @@ struct Step {
 };
 class Replay {
 public:
-    __aicore__ inline Replay(const LocalTensor<uint8_t>& ub, const LocalTensor<uint8_t>& bits, GM_ADDR outside,
-                             const Step& step)
-        : ub_(ub), bits_(bits), outside_(outside), s_(step)
+    __aicore__ inline Replay(const LocalTensor<uint8_t>& ub, const LocalTensor<uint8_t>& bits,
+                             const LocalTensor<int64_t>& kept, GM_ADDR outside, const Step& step)
+        : ub_(ub), bits_(bits), kept_(kept), outside_(outside), s_(step)
     {}
 
     __aicore__ inline void Run()
@@ -156,14 +156,15 @@ private:
         Copy<type, false>(At<type>(s_.dst), At<type>(s_.src0), uint64_t{0}, s_.repeat,               \
                           CopyRepeatParams(s_.dstBlock, s_.src0Block, s_.dstRepeat, s_.src0Repeat)); \
         return true;
-#define GATHER_MASK(name, type)                                                                               \
-    case Name("VREDUCEv2." name): {                                                                           \
-        uint64_t kept = 0;                                                                                    \
-        GatherMask<type>(At<type>(s_.dst), At<type>(s_.src0), static_cast<uint8_t>(s_.mode), s_.counter != 0, \
-                         static_cast<uint32_t>(s_.counter != 0 ? s_.maskLow : 0),                             \
-                         GatherMaskParams(s_.src0Block, s_.repeat, s_.src0Repeat, s_.src1Repeat), kept);      \
-        return true;                                                                                          \
-    }
+// Mode 0 is a pattern in memory, the others are fixed ones.
+#define GATHER_MASK(name, type)                               \
+    case Name("VREDUCEv2." name):                             \
+        if (s_.mode == 0) {                                   \
+            GathersMask<type>(At<type>(s_.src1));             \
+        } else {                                              \
+            GathersMask<type>(static_cast<uint8_t>(s_.mode)); \
+        }                                                     \
+        return true;
 // The compiler's offsets are addresses, so the source is the whole buffer.
 #define GATHER(name, type)                                                                           \
     case Name("VGATHER." name):                                                                      \
@@ -171,6 +172,17 @@ private:
         Gather(At<type>(s_.dst), At<type>(0), At<uint32_t>(s_.src0), static_cast<uint32_t>(s_.mode), \
                static_cast<uint32_t>(s_.maskLow));                                                   \
         return true;
+
+    template <typename T, typename Pattern>
+    __aicore__ inline void GathersMask(const Pattern& pattern)
+    {
+        uint64_t unfinished = 0;
+        GatherMask(At<T>(s_.dst), At<T>(s_.src0), pattern, s_.counter != 0,
+                   static_cast<uint32_t>(s_.counter != 0 ? s_.maskLow : 0),
+                   GatherMaskParams(s_.src0Block, s_.repeat, s_.src0Repeat, s_.src1Repeat), unfinished);
+        PipeBarrier<PIPE_ALL>();
+        kept_.SetValue(0, GetGatherMaskRemainCount());
+    }
 
     __aicore__ inline bool Moves()
     {
@@ -248,6 +260,10 @@ private:
             REDUCE("VCADD.f16.order", half, WholeReduceSum, 0, repeat)
             REDUCE("VCGADD.f32", float, BlockReduceSum, repeat, 0)
             REDUCE("VCGADD.f16", half, BlockReduceSum, repeat, 0)
+            REDUCE("VCGMAX.f32", float, BlockReduceMax, repeat, 0)
+            REDUCE("VCGMAX.f16", half, BlockReduceMax, repeat, 0)
+            REDUCE("VCGMIN.f32", float, BlockReduceMin, repeat, 0)
+            REDUCE("VCGMIN.f16", half, BlockReduceMin, repeat, 0)
             REDUCE("VCPADD.f32", float, PairReduceSum, repeat, 0)
             REDUCE("VCPADD.f16", half, PairReduceSum, repeat, 0)
             EXTREME("VCMAX.f32.order.v220", float, WholeReduceMax)
@@ -318,15 +334,19 @@ private:
 
     LocalTensor<uint8_t> ub_;
     LocalTensor<uint8_t> bits_;
+    LocalTensor<int64_t> kept_;
     GM_ADDR outside_;
     const Step& s_;
 };
 
-extern "C" __global__ __aicore__ void replay(GM_ADDR image, GM_ADDR outside, GM_ADDR steps, GM_ADDR count)
+extern "C" __global__ __aicore__ void replay(GM_ADDR image, GM_ADDR outside, GM_ADDR steps, GM_ADDR count,
+                                             GM_ADDR keptCount)
 {
     Bench bench;
     LocalTensor<uint8_t> ub = bench.Load<uint8_t>(image, kImageBytes);
     LocalTensor<uint8_t> bits = bench.Make<uint8_t>(32);
-    ForEachStep<Step>(steps, count, [&](const Step& step) { Replay(ub, bits, outside, step).Run(); });
+    LocalTensor<int64_t> kept = bench.Filled<int32_t>(8, 0).ReinterpretCast<int64_t>();
+    ForEachStep<Step>(steps, count, [&](const Step& step) { Replay(ub, bits, kept, outside, step).Run(); });
     bench.Store(image, ub, kImageBytes);
+    bench.Store(keptCount, kept, 4);
 }

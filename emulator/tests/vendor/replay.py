@@ -74,7 +74,7 @@ _LAYOUTS: tuple[tuple[tuple[str, ...], Fields, tuple[str, ...]], ...] = (
     (("VGATHER.",), _GATHER, ("dst", "src0")),
     (("VBRCB.",), _TO_BLOCKS, ("dst", "src0")),
     (("MOVEV.",), _TO_BLOCKS, ("dst", "scalar")),
-    (("VCADD.", "VCGADD.", "VCPADD.", "VCMAX.", "VCMIN."), _REDUCTION, ("dst", "src0")),
+    (("VCADD.", "VCGADD.", "VCGMAX.", "VCGMIN.", "VCPADD.", "VCMAX.", "VCMIN."), _REDUCTION, ("dst", "src0")),
     (("VADDS.", "VMULS.", "VMAXS.", "VMINS.", "VCMPVS."), _UNARY, ("dst", "src0", "scalar")),
     (("VADD.", "VSUB.", "VMUL.", "VDIV.", "VMAX.", "VMIN.", "VAND.", "VOR."), _BINARY, ("dst", "src0", "src1")),
     (("VCMPV.", "VSEL."), _BINARY, ("dst", "src0", "src1")),
@@ -165,6 +165,7 @@ class HostModel:
         self._control = 0
         self._mask = [0, 0]
         self._selection = 0
+        self._kept = 0
 
     def call(self, name: str, arguments: list[int]) -> int:
         """Registers change at once; a vector instruction waits for `finish`."""
@@ -178,6 +179,9 @@ class HostModel:
             return arguments[0] | 1 << arguments[1]
         elif name == "MOVEMASK":
             self._mask[arguments[0]] = arguments[1]
+        elif name == "GET.RSVD.CNT":
+            self.finish()
+            return self._kept
         elif name == "SET.CMPMASK":
             self._selection = int.from_bytes(self.load(arguments[0], 8), "little")
         elif name not in _NO_EFFECT:
@@ -209,6 +213,8 @@ class HostModel:
         steps: npt.NDArray[Any] = np.array([astuple(step) for step in self._steps], np.uint64)
         count = np.array([len(steps)], np.uint64)
         memories: list[Argument] = [("image", self.image, "inout"), ("outside", self.outside, "inout")]
-        run: list[Argument] = [("steps", steps, "in"), ("count", count, "in")]
+        kept = np.zeros(4, np.int64)
+        run: list[Argument] = [("steps", steps, "in"), ("count", count, "in"), ("kept", kept, "out")]
         run_kernel(_KERNEL, [*memories, *run], blocks=1, checks=False).require_clean()
         self._steps = []
+        self._kept = int(kept[0])

@@ -251,10 +251,25 @@ def test_extreme_of_rows_and_where_it_stands(function: str, columns: int) -> Non
     bench = Bench()
     x = numbers(np.float32, 5, columns)  # the first one of several counts
     values, places = bench.empty(np.float32, 5, 1), bench.empty(np.int32, 5, 1)
-    name = f"reduce_{function}_with_index_ar_float"
+    name = f"reduce_{function}_with_index_left_ar_float"
     bench.call(name, bench.tensor(x), values, places, bench.scratch(np.float32, 512), np.float32(0))
     where = (np.argmax if function == "max" else np.argmin)(x, axis=1, keepdims=True)
     bench.check([(values, np.take_along_axis(x, where, 1)), (places, where.astype(np.int32))])
+
+
+@pytest.mark.parametrize("size", [64, 128, 512, 2048])
+@pytest.mark.parametrize("name", ["float", "half"])
+@pytest.mark.parametrize("function", ["max", "min"])
+def test_extreme_by_blocks(function: str, name: str, size: int) -> None:
+    dtype, bench = TYPES[name], Bench()
+    x = numbers(dtype, 4, size)
+    x[:, -1] = (100 + np.arange(4)) * (1 if function == "max" else -1)  # one of its own in the last block of each row
+    out = bench.empty(dtype, 4, 1)
+    start = dtype(-np.inf if function == "max" else np.inf)
+    row = -(-size // 16) * 16
+    bench.call(f"enablevcg_reduce_{function}_ar_{name}", bench.tensor(x, row), out, bench.scratch(dtype, 2048), start)
+    bench.check([(out, REDUCTIONS[function](x, axis=1, keepdims=True))])
+    assert (f"VCG{function.upper()}.{SHORT[name]}" in bench.intrinsics) == (size * x.itemsize > 256)
 
 
 @pytest.mark.parametrize("shape", [(4, 2), (100, 2), (330, 2), (4, 4), (100, 4)])
@@ -336,6 +351,19 @@ def test_every_second_element(name: str, size: int, channel: int) -> None:
     bench.check([(part(out, size // 2), x[channel::2])])
 
 
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", TYPES)
+def test_elements_whose_bit_is_set(name: str, size: int) -> None:
+    dtype, bench = TYPES[name], Bench()
+    x, chosen = numbers(dtype, size), np.random.default_rng(4).integers(0, 2, size).astype(bool)
+    kept = x[chosen]
+    bits = bench.tensor(np.packbits(chosen, bitorder="little"))
+    out, count = bench.empty(dtype, size + 16), bench.empty(np.int64, 1)
+    bench.leave_open(out, len(kept), -len(kept) % 16)
+    bench.call(f"vgathermask_1d_{name}", bench.tensor(x), part(bits, size), part(out, size), count)
+    bench.check([(part(out, len(kept)), kept), (count, np.array([len(kept)]))])
+
+
 @pytest.mark.parametrize("rows", [1, 20, 300])
 @pytest.mark.parametrize("name", TYPES)
 def test_first_element_of_each_block(name: str, rows: int) -> None:
@@ -386,7 +414,7 @@ def test_copy_in_and_out(name: str, shape: tuple[int, int]) -> None:
     inside = bench.empty(dtype, *shape, row=row + 32)
     for first in range(shape[1], shape[1] + (row + 32) * shape[0], row + 32):
         bench.leave_open(inside, first, row - shape[1])  # up to the end of the block
-    bench.call(f"load_gm_to_ubuf_2d_{name}", source, inside, 0, dtype(0), 0, 0)
+    bench.call(f"load_gm_to_ubuf_2d_{name}", source, inside, 0, dtype(0), 0)
     bench.call(f"store_ubuf_to_gm_2d_{name}", inside, target, 0)
     bench.check([(inside, x), (target, x)])
 
@@ -396,6 +424,7 @@ def test_copy_in_and_out(name: str, shape: tuple[int, int]) -> None:
 DEFECTS: dict[str, Callable[[], None]] = {
     "reversed-mask-bits": lambda: test_compare("gt", "scalar", "float", 200),
     "select-strides-ignored": lambda: test_select("sv", "float", 200),
+    "gather-mask-counts-dropped": lambda: test_elements_whose_bit_is_set("float", 200),
     "exp-in-half": lambda: test_unary("vexp", "float", 200),
     "ln-in-half": lambda: test_unary("vln", "float", 200),
 }
@@ -420,6 +449,8 @@ OPERANDS: dict[tuple[str, str], Callable[[], None]] = {
     ("VCOPY.", "dst_repeat"): lambda: test_one_row_to_all("float", (16, 64)),
     ("VCADD.", "dst_repeat"): lambda: test_reduction_of_rows("sum", "float", (4, 64)),
     ("VCGADD.", "src0_block"): lambda: test_reduction_of_rows("sum", "float", (4, 8)),
+    ("VCGMAX.", "dst_repeat"): lambda: test_extreme_by_blocks("max", "float", 512),
+    ("VREDUCEv2.", "src1"): lambda: test_elements_whose_bit_is_set("float", 200),
     ("VREDUCEv2.", "mode"): lambda: test_every_second_element("float", 200, 0),
     ("VREDUCEv2.", "src0_repeat"): lambda: test_first_element_of_each_block("float", 20),
     ("VCPADD.", "dst_repeat"): lambda: test_sum_of_pairs("float", (100, 2)),

@@ -49,7 +49,7 @@ def multiply(name: str, m: int, n: int, k: int) -> cube.CubeCore:
     call("aic", core, f"nd2nz_{name}", [left, first])
     call("aic", core, f"nd2nz_{name}", [right, second])
     call("aic", core, f"mma_tile_{name}_to_{result_name}_tb", [first, second, 1, m, k, n, product, *[0] * 8])
-    call("aic", core, f"fixpipe_nz2nd_{result_name}_to_{result_name}_4d_to_2d", [product, result, *[0] * 6])
+    call("aic", core, f"fixpipe_nz2nd_{result_name}_to_{result_name}_4d_to_2d", [product, result, *[0] * 4])
     core.finish()
     np.testing.assert_array_equal(result.view(core.outside), result.view(expected))
     np.testing.assert_array_equal(core.outside, expected)
