@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,11 @@ needs_library = pytest.mark.skipif(
     not all(path.is_file() for path in LIBRARIES.values()),
     reason="no vendor bitcode: make -C emulator test-vendor fetches and disassembles it",
 )
+#: By the names of the library's functions: the type of the elements, and what the instruction calls it.
+TYPES: dict[str, type[Any]] = {"float": np.float32, "half": np.float16, "int32_t": np.int32, "int16_t": np.int16}
+SHORT = {"float": "f32", "half": "f16", "int32_t": "s32", "int16_t": "s16"}
+#: One element, a whole repeat, tails of several repeats.
+SIZES = (1, 64, 200, 517)
 _BLOCK = 32
 _GAP = 96  # bytes between tensors, so that what is written behind one is seen
 
@@ -81,6 +86,16 @@ class Tensor:
         """As the compiler hands a tensor over: two pointers, offset, sizes, strides."""
         words = (self.address, self.address, 0, *self.shape, *self.strides)
         return struct.pack(f"<{len(words)}q", *words)
+
+
+def numbers(dtype: type[Any], *shape: int, seed: int = 1) -> Array:
+    """Whole numbers, of which every type has the sums and products."""
+    return np.random.default_rng(seed).integers(-40, 40, shape).astype(dtype)
+
+
+def part(tensor: Tensor, size: int) -> Tensor:
+    """The first elements of a tensor."""
+    return replace(tensor, shape=(size,))
 
 
 class Bench:
