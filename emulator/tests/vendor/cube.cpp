@@ -65,7 +65,6 @@ private:
     {
         switch (s.name) {
             FOR_TYPE("f16", half)
-            FOR_TYPE("bf16", bfloat16_t)
             FOR_TYPE("s8", int8_t)
         }
         return false;
@@ -86,7 +85,6 @@ private:
     {
         switch (s.name) {
             MULTIPLY("f162f32", half, float)
-            MULTIPLY("bf162f32", bfloat16_t, float)
             MULTIPLY("s8", int8_t, int32_t)
             TO_ROWS("f32", float)
             TO_ROWS("s32", int32_t)

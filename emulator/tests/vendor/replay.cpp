@@ -92,9 +92,7 @@ private:
             NUMBERS(BINARY, "VMIN", Min)
             FLOATS(BINARY, "VDIV", Div)
             BINARY("VAND.s16", int16_t, And)
-            BINARY("VAND.u16", uint16_t, And)
             BINARY("VOR.s16", int16_t, Or)
-            BINARY("VOR.u16", uint16_t, Or)
             FLOATS(UNARY, "VEXP", Exp)
             FLOATS(UNARY, "VLN", Ln)
             FLOATS(UNARY, "VABS", Abs)
@@ -127,18 +125,15 @@ private:
     __aicore__ inline bool Converts()
     {
         switch (s_.name) {
-            CAST_ROUNDED("f322f16", half, float)
-            CAST("f322f16o", half, float, CAST_ODD)
-            CAST_ROUNDED("f322bf16", bfloat16_t, float)
+            CAST("f322f16r", half, float, CAST_RINT)
+            CAST("f322bf16r", bfloat16_t, float, CAST_RINT)
             CAST_ROUNDED("f322s32", int32_t, float)
-            CAST_ROUNDED("f322f32", float, float)
             CAST_ROUNDED("f162s8", int8_t, half)
             CAST_ROUNDED("f162s32", int32_t, half)
             CAST_ROUNDED("s322f32", float, int32_t)
             CAST("f162f32", float, half, CAST_NONE)
             CAST("bf162f32", float, bfloat16_t, CAST_NONE)
             CAST("s82f16", half, int8_t, CAST_NONE)
-            CAST("u82f16", half, uint8_t, CAST_NONE)
         }
         return false;
     }
@@ -190,9 +185,7 @@ private:
             DUPLICATE("f32", float)
             DUPLICATE("f16", half)
             DUPLICATE("s32", int32_t)
-            DUPLICATE("u32", uint32_t)
             DUPLICATE("s16", int16_t)
-            DUPLICATE("u16", uint16_t)
             BRCB("b32", uint32_t)
             BRCB("b16", uint16_t)
             COPY("u32", uint32_t)
@@ -229,7 +222,6 @@ private:
     __aicore__ inline bool Copies()
     {
         switch (s_.name) {
-            COPY_GLOBAL("b8", int8_t)
             COPY_GLOBAL("b16", half)
             COPY_GLOBAL("b32", float)
             case Name("MOV.UB.TO.UB.v220"):
@@ -294,7 +286,6 @@ private:
             COMPARE_FLOATS(GE)
             COMPARE_FLOATS(EQ)
             COMPARE_FLOATS(NE)
-            COMPARE("s32", int32_t, EQ)
             case Name("VSEL.f32.1"):
                 Selects<float>();
                 return true;

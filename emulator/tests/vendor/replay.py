@@ -122,7 +122,7 @@ def unpack(word: int, fields: Fields) -> dict[str, int]:
 
 
 def hash_of(name: str) -> int:
-    """FNV-1a, as in replay.cpp."""
+    """FNV-1a, as `Name` of steps.h."""
     value = 0xCBF29CE484222325
     for byte in name.encode():
         value = (value ^ byte) * 0x100000001B3 % (1 << 64)
