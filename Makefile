@@ -49,7 +49,8 @@ endef
 REALLY := -q -o addopts='--import-mode=importlib --strict-markers' --durations=5
 
 .PHONY: demo test test-all test-long test-operator explore test-triton test-cuda test-vllm clean-vllm \
-  real-model test-real test-sanitizers test-aarch64 test-transformers-oldest test-oldest run-oldest lint docs train clean
+  real-model test-real test-sanitizers test-aarch64 test-vendor test-transformers-oldest test-oldest run-oldest lint docs \
+  train clean
 
 demo: $(READY)
 	$(BIN)/toptheta demo
@@ -186,6 +187,10 @@ test-aarch64: $(READY)
 	@if command -v aarch64-linux-gnu-g++ >/dev/null && command -v qemu-aarch64 >/dev/null; then \
 	  OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(QUICKLY) -m aarch64 tests/cpu; \
 	else echo "SKIPPED: test-aarch64 needs a compiler and an emulator: apt-get install g++-aarch64-linux-gnu qemu-user"; fi
+
+# the emulator's host model under functions that the vendor's own compiler made; a wheel of 160 MB, once
+test-vendor: $(READY)
+	$(MAKE) --no-print-directory -C emulator test-vendor PYTHON=$(abspath $(BIN)/python) OPTIONS='-q -n $(PYTEST_WORKERS)'
 
 lint: $(READY)
 	$(BIN)/ruff check .

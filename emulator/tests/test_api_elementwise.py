@@ -226,6 +226,11 @@ def test_copy_with_gaps() -> None:
     expect(z, lanes(np.float16, 1, 8, 3, 40), x[lanes(np.float16, 2, 16, 3, 40)])
 
 
+def test_copy_in_counter_mode_moves_as_many_elements_in_each_repeat() -> None:
+    x, _, z = run_strided("copy_counter", np.float16, np.float16)
+    expect(z, lanes(np.float16, 1, 12, 3, 150), x[lanes(np.float16, 1, 20, 3, 150)])
+
+
 @pytest.mark.parametrize(
     ("entry", "dtype", "block", "repeat", "repeats"),
     [("brcb_float", np.float32, 2, 20, 3), ("brcb_half", np.float16, 1, 8, 2)],

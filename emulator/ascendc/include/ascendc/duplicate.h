@@ -67,14 +67,26 @@ void RunBrcb(const CallSite& site, const AscendC::LocalTensor<T>& dst, const Asc
     instruction.VectorConflicts(BankConflictCycles(shape, to));
 }
 
+// In counter mode every repeat moves as many elements as the register says, so a repeat may be longer than 256 bytes.
 template <typename T>
 void RunCopy(const CallSite& site, const std::optional<VectorShape>& shape, const AscendC::LocalTensor<T>& dst,
-             const AscendC::LocalTensor<T>& src, const AscendC::CopyRepeatParams& strides)
+             const AscendC::LocalTensor<T>& src, uint32_t repeats, const AscendC::CopyRepeatParams& strides)
 {
     if (!shape) return;
-    RunElementwise<VectorOp::kCopy>(site, *shape, IdentityLane(),
-                                    Operand<T>("dstLocal", dst, strides.dstStride, strides.dstRepeatSize),
-                                    Operand<T>("srcLocal", src, strides.srcStride, strides.srcRepeatSize));
+    if (!CurrentMask().counter) {
+        RunElementwise<VectorOp::kCopy>(site, *shape, IdentityLane(),
+                                        Operand<T>("dstLocal", dst, strides.dstStride, strides.dstRepeatSize),
+                                        Operand<T>("srcLocal", src, strides.srcStride, strides.srcRepeatSize));
+        return;
+    }
+    constexpr uint32_t perBlock = kBlockBytes / sizeof(T);
+    for (uint32_t repeat = 0; repeat < repeats; ++repeat) {
+        const Operand<T> to("dstLocal", dst[Index(repeat * strides.dstRepeatSize * perBlock, site.where)],
+                            strides.dstStride, strides.dstStride * kBlocksPerRepeat);
+        const Operand<T> from("srcLocal", src[Index(repeat * strides.srcRepeatSize * perBlock, site.where)],
+                              strides.srcStride, strides.srcStride * kBlocksPerRepeat);
+        RunElementwise<VectorOp::kCopy>(site, *shape, IdentityLane(), to, from);
+    }
 }
 
 }  // namespace ascendc_host
@@ -127,7 +139,7 @@ void Copy(const LocalTensor<T>& dstLocal, const LocalTensor<T>& srcLocal, const 
     static_assert(ascendc_host::kIsPlain16Or32<T>, "Copy: the 910B supports types of 16 and 32 bits");
     const ascendc_host::CallSite site{"Copy", where};
     const auto shape = ascendc_host::LevelZeroShape<isSetMask>(site, ascendc_host::kLanesOf<T>, mask, repeatTimes);
-    ascendc_host::RunCopy(site, shape, dstLocal, srcLocal, repeatParams);
+    ascendc_host::RunCopy(site, shape, dstLocal, srcLocal, repeatTimes, repeatParams);
 }
 
 template <typename T, bool isSetMask = true>
@@ -137,7 +149,7 @@ void Copy(const LocalTensor<T>& dstLocal, const LocalTensor<T>& srcLocal, const 
     static_assert(ascendc_host::kIsPlain16Or32<T>, "Copy: the 910B supports types of 16 and 32 bits");
     const ascendc_host::CallSite site{"Copy", where};
     const auto shape = ascendc_host::LevelZeroShape<isSetMask>(site, ascendc_host::kLanesOf<T>, mask, repeatTimes);
-    ascendc_host::RunCopy(site, shape, dstLocal, srcLocal, repeatParams);
+    ascendc_host::RunCopy(site, shape, dstLocal, srcLocal, repeatTimes, repeatParams);
 }
 
 }  // namespace AscendC

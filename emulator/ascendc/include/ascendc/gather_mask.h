@@ -75,19 +75,19 @@ inline void ReadGatherSource(Instruction& instruction, const VectorOperand& sour
     }
 }
 
-// The bytes that the destination may need.
-inline uint64_t AtMost(const VectorOperand& to, const GatherRange& range)
+// The bytes that the destination may need for so many elements of each repeat.
+inline uint64_t AtMost(const VectorOperand& to, const GatherRange& range, uint64_t kept)
 {
-    return std::min<uint64_t>(range.perRepeat * range.repeats * to.elementBytes, to.view.size);
+    return std::min<uint64_t>(kept * range.repeats * to.elementBytes, to.view.size);
 }
 
 // Packing in place is allowed: the result never overtakes what is still to be read.
 inline void CheckGatherOverlap(const CallSite& site, const VectorOperand& to, const VectorOperand& from,
-                               const GatherRange& range)
+                               const GatherRange& range, uint64_t kept)
 {
     if (to.view.offset == from.view.offset) return;
     const uint64_t end = range.Offset(range.repeats - 1, range.perRepeat - 1, from.elementBytes) + from.elementBytes;
-    RequireDisjoint(site, to, {0, AtMost(to, range)}, from, {0, end});
+    RequireDisjoint(site, to, {0, AtMost(to, range, kept)}, from, {0, end});
 }
 
 // Packs the elements that keeps(repeat, element) chooses. Returns how many.
@@ -143,8 +143,9 @@ void RunGatherUser(const CallSite& site, const AscendC::LocalTensor<T>& dst, con
         words.insert(words.end(), first, first + patternBytes);
     }
     ReadGatherSource(instruction, from, *range);
-    CheckGatherOverlap(site, to, from, *range);
-    RequireDisjoint(site, to, {0, AtMost(to, *range)}, bits, {0, (range->repeats - 1) * stride + patternBytes});
+    CheckGatherOverlap(site, to, from, *range, range->perRepeat);
+    RequireDisjoint(site, to, {0, AtMost(to, *range, range->perRepeat)}, bits,
+                    {0, (range->repeats - 1) * stride + patternBytes});
     const uint64_t kept = Pack(instruction, to, from, *range, [&](uint32_t repeat, uint64_t element) {
         return (words[repeat * patternBytes + element / 8] >> (element % 8) & 1) != 0;
     });
@@ -167,10 +168,11 @@ void RunGatherFixed(const CallSite& site, const AscendC::LocalTensor<T>& dst, co
     const Operand<T> from("src0Local", src0, range->blockStride, range->repeatStride);
     Instruction instruction(Pipe::kV, site.call, site.where);
     ReadGatherSource(instruction, from, *range);
-    CheckGatherOverlap(site, to, from, *range);
-    const uint64_t kept = Pack(instruction, to, from, *range, [&](uint32_t, uint64_t element) {
-        return (kFixedPatterns[pattern] >> (element % 4) & 1) != 0;
-    });
+    const auto keeps = [&](uint32_t, uint64_t element) { return (kFixedPatterns[pattern] >> (element % 4) & 1) != 0; };
+    uint64_t perRepeat = 0;
+    for (uint64_t element = 0; element < range->perRepeat; ++element) perRepeat += keeps(0, element);
+    CheckGatherOverlap(site, to, from, *range, perRepeat);
+    const uint64_t kept = Pack(instruction, to, from, *range, keeps);
     rsvdCnt = FinishGather<T>(instruction, *range, mask, kept);
 }
 
