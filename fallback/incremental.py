@@ -28,7 +28,7 @@ from .layout import (
     valid_range,
 )
 from .reference import masses, select, valid_keys
-from .sampled import sampled_lse
+from .sampled import compared_lse
 from .scores import attention_scores
 
 DENSE_ABOVE = 1 / 3
@@ -103,11 +103,9 @@ def _select_rows(a: Arguments) -> _Rows:
     scores = attention_scores(heads.float() * a.scale_value, cache, bounds)
     if heads.shape[2] > 1:  # the bounds are those of the last token
         scores.masked_fill_(~valid_keys(scores.shape[3], n, starts), -torch.inf)
-    row_lse = None if a.lse is None else add_token_axis(a.lse, 3)
-    if a.placement == "post_softmax" and row_lse is None:
-        row_lse = a.compensation.lse(scores)
-    elif a.placement == "sampled_softmax":
-        row_lse = sampled_lse(scores, n, starts, a.learnable_sink)
+    row_lse = (
+        compared_lse(a.placement, scores, n, starts, a.learnable_sink) if a.lse is None else add_token_axis(a.lse, 3)
+    )
     theta = score_threshold(expand_threshold(a.threshold, scores.shape[:3]), row_lse, a.placement)
     keep = select(scores, theta)
     return _Rows(cache, bounds, n[:, None], scores, theta, keep, count_true(keep))

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from .compensation import Compensation, score_threshold
 from .layout import any_true, count_group_rows, count_true, count_value_rows, count_wanted_by, valid_range
-from .reference import attention_scores, log_sum_exp, masses, never_empty, valid_keys, weighted_values
-from .sampled import sampled_lse
+from .reference import attention_scores, masses, never_empty, valid_keys, weighted_values
+from .sampled import compared_lse, sampled_lse
 
 _SCORES_PER_CHUNK = 1 << 20  # bounds the memory, however long the prompt is
 
@@ -36,16 +36,17 @@ class RowChunk(NamedTuple):
 
     def above(self, threshold: Tensor, placement: str) -> Tensor:
         """Find the elements above each row's threshold [B, Hq, rows], which is in score units or in probabilities."""
-        lse = None
-        if placement == "post_softmax":
-            lse = log_sum_exp(self.scores, self.learnable_sink)
-        elif placement == "sampled_softmax":
-            lse = self.sampled_lse()
+        lse = compared_lse(placement, *self._scores_of_keys, self.learnable_sink)
         return self.scores > score_threshold(threshold, lse, placement).unsqueeze(-1)
 
     def sampled_lse(self) -> Tensor:
         """Estimate the LSE of each row, [B, Hq, rows], from the scores of a sample of its keys."""
-        return sampled_lse(self.scores, self.n[:, 0], self.first.flatten(), self.learnable_sink)
+        return sampled_lse(*self._scores_of_keys, self.learnable_sink)
+
+    @property
+    def _scores_of_keys(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The scores, how many keys of each row they show [B, rows], and the first of them [B]."""
+        return self.scores, self.n[:, 0], self.first.flatten()
 
 
 #: A rule that says which elements of a chunk are kept, [B, Hq, rows, S].

@@ -73,5 +73,25 @@ def sampled_lse(scores: Tensor, counts: Tensor, first: Tensor, learnable_sink: T
     sample = sampled_keys(counts)
     places = sample.places + first.view(-1, *[1] * (sample.places.dim() - 1))
     index = places.clamp_max(scores.shape[-1] - 1).unsqueeze(1)
-    sampled = scores.gather(-1, index.expand(*scores.shape[:-1], -1)) + sample.log_weights.to(scores).unsqueeze(1)
-    return add_sink(sampled.logsumexp(-1), learnable_sink)
+    return add_sink(weighed_lse(scores.gather(-1, index.expand(*scores.shape[:-1], -1)), sample), learnable_sink)
+
+
+def weighed_lse(scores: Tensor, sample: Sample) -> Tensor:
+    """Compute the LSE of rows, [B, Hq, ...], from the scores [B, Hq, ..., keys] of their sample alone."""
+    log_weights = sample.log_weights.to(scores).unsqueeze(1)
+    # a place that a short row does not have may show any score
+    return torch.where(log_weights == -torch.inf, -torch.inf, scores + log_weights).logsumexp(-1)
+
+
+def compared_lse(
+    placement: str, scores: Tensor, counts: Tensor, first: Tensor, learnable_sink: Tensor | None = None
+) -> Tensor | None:
+    """Compute what the probabilities of a placement are a share of, [B, Hq, ...]; None pre-softmax.
+
+    Arguments are those of `sampled_lse`, with scores of -inf outside the visible keys.
+    """
+    if placement == "pre_softmax":
+        return None
+    if placement == "sampled_softmax":
+        return sampled_lse(scores, counts, first, learnable_sink)
+    return add_sink(torch.logsumexp(scores, dim=-1), learnable_sink)

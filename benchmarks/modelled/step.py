@@ -21,7 +21,7 @@ from emulator.ascendc.library import load
 from emulator.cann import Platform
 from toptheta_host_model import OperatorRun, kernel_for, run_operator
 from toptheta_npu.fallback.antiquant import PER_TOKEN_AND_HEAD, quantise
-from toptheta_npu.fallback.sampled import sampled_lse
+from toptheta_npu.fallback.sampled import compared_lse
 
 MODES: tuple[Mode, ...] = ("cold", "hot")
 PIPES = ("MTE2", "V", "S")
@@ -157,16 +157,10 @@ def select(step: Step, density: float, *, placement: str = "pre_softmax") -> Sel
             limit = largest[:, kept - 1 :].mean(1)
             rows += int((scores > limit[:, None]).any(0).sum())
             of_rows += n
-            own[:] = limit if placement == "pre_softmax" else (limit - _lse(scores, placement)).exp()
+            counts = torch.tensor([n])
+            lse = compared_lse(placement, scores[None], counts, torch.zeros_like(counts))
+            own[:] = limit if lse is None else (limit - lse[0]).exp()
     return Selection(threshold, rows, of_rows)
-
-
-def _lse(scores: torch.Tensor, placement: str) -> torch.Tensor:
-    """Compute what probabilities of rows are a share of, from their scores [R, n]."""
-    if placement == "post_softmax":
-        return scores.logsumexp(1)
-    counts = torch.tensor([scores.shape[1]])
-    return sampled_lse(scores[None], counts, torch.zeros_like(counts))[0]
 
 
 def everything(step: Step) -> Selection:

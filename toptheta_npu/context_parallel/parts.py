@@ -14,7 +14,7 @@ from ..fallback import Arguments, Partial
 from ..fallback.antiquant import PER_CHANNEL, PER_TOKEN_AND_HEAD
 from ..fallback.arguments import ANTIQUANT_SCALES
 from ..fallback.layout import KeyValueCache, drop_token_axis, query_heads, valid_range
-from ..fallback.sampled import sampled_keys
+from ..fallback.sampled import sampled_keys, weighed_lse
 from ..ops import incremental_attention_partial
 
 _PER_SEQUENCE = ("actual_seq_lengths", "key_start", "block_table")
@@ -58,8 +58,7 @@ class Share:
         keys = cache.key.gather(*(each.flatten() for each in index)).view(*index[0].shape, -1)
         grouped = (a.scale_value * query.float()).unflatten(1, (cache.num_key_value_heads, -1))
         scores = torch.einsum("bkgtd,bktsd->bkgts", grouped, keys).flatten(1, 2)
-        log_weights = sample.log_weights[:, None]  # rows that are not valid may hold anything
-        return drop_token_axis(torch.where(log_weights == -torch.inf, -torch.inf, scores + log_weights).logsumexp(-1))
+        return drop_token_axis(weighed_lse(scores, sample))
 
     def partial(self, lse: Tensor | None = None) -> Partial:
         """Compute what `merge_partials` needs of this rank's keys; by probabilities from the LSE of the whole rows."""

@@ -57,6 +57,11 @@ class UniformLookup(Lookup):
     def __init__(self, tau: float, layers: int, heads: int, lse: Lse = "exact") -> None:
         super().__init__(uniform_table(tau, layers, heads))
         self.lse = lse
+        self._layers, self._heads = layers, heads
+
+    def with_tau(self, tau: float) -> UniformLookup:
+        """Make the same of another probability."""
+        return UniformLookup(tau, self._layers, self._heads, self.lse)
 
     def anywhere(self, dense_below: int = 0, device: torch.device | str = "cpu") -> ThresholdsAtK:
         """Look them up; rows of fewer than ``dense_below`` keys are dense."""

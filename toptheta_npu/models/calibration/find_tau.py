@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -17,7 +19,6 @@ from .texts import CalibrationTexts, Sequences
 
 #: Bins of a probability: so many for each halving, down to 2 to the power of minus `_HALVINGS`.
 _PER_HALVING, _HALVINGS = 16, 40
-_LN2 = 0.6931471805599453
 
 
 def find_tau(
@@ -103,7 +104,7 @@ class PeakCounts:
             shares = chunk.scores - log_sum_exp(chunk.scores, chunk.learnable_sink).unsqueeze(-1)
             peaks = shares.unflatten(1, (kv_heads, -1)).amax(2).expand(-1, -1, -1, chunk.scores.shape[-1])
             visible = chunk.visible.expand_as(peaks)
-            bins = (peaks * (-_PER_HALVING / _LN2)).clamp(0, len(self.counts) - 1).long()
+            bins = (peaks * (-_PER_HALVING / math.log(2))).clamp(0, len(self.counts) - 1).long()
             self.counts.scatter_add_(0, bins.flatten(), visible.flatten().long())
         self.rows += query.shape[0] * kv_heads * len(wanted)
         return call.dense()

@@ -11,8 +11,8 @@ from torch import Tensor
 from ..._value_checks import host_can_read
 from ...fallback.compensation import score_threshold
 from ...fallback.layout import any_true, count_group_rows, count_wanted_by, head_block
-from ...fallback.reference import attention_scores, log_sum_exp, select, valid_keys
-from ...fallback.sampled import sampled_lse
+from ...fallback.reference import attention_scores, select, valid_keys
+from ...fallback.sampled import compared_lse
 from ...ops import incremental_attention_partial
 from ..hook.attention import AttentionCall
 
@@ -91,7 +91,5 @@ def _scores_and_threshold(call: AttentionCall, threshold: Tensor, placement: str
     scale = call.query.shape[3] ** -0.5 if call.scaling is None else call.scaling
     key = call.dequantised()[0].float()
     scores = attention_scores(call.query[:, :, 0].float(), key, scale).masked_fill(~visible, -torch.inf)
-    sink = call.learnable_sink
-    by_sample = placement == "sampled_softmax"
-    lse = sampled_lse(scores, counts, starts, sink) if by_sample else log_sum_exp(scores, sink)
+    lse = compared_lse(placement, scores, counts, starts, call.learnable_sink)
     return scores, score_threshold(threshold, lse, placement)

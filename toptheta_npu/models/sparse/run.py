@@ -6,7 +6,6 @@ import threading
 from collections.abc import Sequence
 
 from ...errors import TopThetaCombinationError, TopThetaValueError
-from ...thresholds.kinds import Lse
 from ...thresholds.lookup import Lookup
 from ...thresholds.targets import Target
 from ...thresholds.uniform import UniformLookup
@@ -137,12 +136,9 @@ class SparseRun(Recording):
             True
         """
         with self._changing:
-            if self._tau is None:
+            if not isinstance(self._lookup, UniformLookup):
                 raise TopThetaCombinationError("tau", "excludes", "thresholds", "enter sparsify with tau alone")
-            current = self._thresholds.current
-            layers, heads = len(current.theta), current.theta[0].shape[1]
-            lse: Lse = "exact" if current.placement == "post_softmax" else "sampled"
-            self._replace(UniformLookup(tau, layers, heads, lse), self._target)
+            self._replace(self._lookup.with_tau(tau), self._target)
             self._tau = tau
 
     def dense_up_to(self) -> int:
