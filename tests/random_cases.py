@@ -42,7 +42,7 @@ def random_cases(draw: st.DrawFn, *, for_kernel: bool, at_borders: bool = False,
     if for_kernel and int8:
         head_dim = -(-head_dim // 32) * 32
     paged = draw(st.sampled_from(["", "", "4d", "3d"]))
-    compensation = draw(_compensation(for_kernel))
+    compensation = draw(_compensation(sampled=not for_kernel or int8.get("scales") != "token"))
     post = compensation.get("placement") == "post_softmax"
     borders = _kernel_borders(group, head_dim, dtype, post, int8.get("int8", "")) if for_kernel else _CPU_BORDERS
     tokens = draw(st.sampled_from([1, 2, 3, 4, 8, 16]) | st.integers(1, MAX_TOKENS)) if query_tokens else 1
@@ -141,10 +141,10 @@ def _int8(draw: st.DrawFn, for_kernel: bool) -> dict[str, Any]:
 
 
 @st.composite
-def _compensation(draw: st.DrawFn, for_kernel: bool) -> dict[str, Any]:
+def _compensation(draw: st.DrawFn, sampled: bool) -> dict[str, Any]:
     """A placement with an SDC that goes with it, and VMC where there is mass to give back."""
     if draw(st.booleans()):
-        placements = ["post_softmax"] if for_kernel else ["post_softmax", "sampled_softmax"]
+        placements = ["post_softmax", "sampled_softmax"] if sampled else ["post_softmax"]
         return {"placement": draw(st.sampled_from(placements)), "vmc": draw(st.booleans())}
     sdc = draw(st.sampled_from(["exact", "none", "exp_threshold", "offline"]))
     return {"sdc": sdc, "vmc": sdc != "none" and draw(st.booleans()), "shared_theta": draw(st.booleans())}
