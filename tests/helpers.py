@@ -234,7 +234,9 @@ def _scores(case: Case, query: Tensor, key: Tensor) -> Tensor:
 
 
 def _threshold(case: Case, scores: Tensor, lengths: Tensor, starts: Tensor, sink: Tensor | None) -> Tensor:
-    """[B, Hq] float32 in the units of the case's placement, for scores that are -inf outside the valid range."""
+    """[B, Hq] float32 in the units of the case's placement, for scores that are -inf outside the valid range.
+
+    No probability is subnormal: the kernel takes those as 0."""
     threshold = torch.empty(scores.shape[:2], dtype=torch.float64)
     for head in range(case.heads):
         kind = case.theta if case.theta != "mixed" else ("dense", "quantile", "nothing", "inf")[head % 4]
@@ -244,7 +246,7 @@ def _threshold(case: Case, scores: Tensor, lengths: Tensor, starts: Tensor, sink
     if case.placement != "pre_softmax":
         threshold = probability(threshold, _lse(case, scores, lengths, starts, sink).clamp_min(-1e9))
         zeros = torch.tensor([0.0, -INF, -0.5]).repeat(case.heads)[: case.heads].expand_as(threshold)
-        threshold = torch.where(threshold == 0, zeros, threshold)
+        threshold = torch.where(threshold < torch.finfo(torch.float32).tiny, zeros, threshold)
     return threshold.float()
 
 
