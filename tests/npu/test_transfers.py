@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch.testing._internal.distributed.fake_pg import FakeStore, _create_fake_pg
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
 
 from tests.models.tiny import new_model, tokens
+from toptheta_npu import incremental_attention
+from toptheta_npu.context_parallel import context_parallel_attention
 from toptheta_npu.models import calibrate, calibrate_discarded_mass, sparsify
 from toptheta_npu.models.calibration import rows
 from toptheta_npu.models.calibration.kept_rows import count_kept
@@ -133,3 +138,33 @@ def test_statistics_of_a_prompt_and_of_steps_stay_on_the_device(
     # of a step the length of the rows, for all layers
     assert (steps.copies, steps.waits) == (3, 0)
     assert run.summaries()[0].rows == 160 + 4
+
+
+@pytest.fixture
+def two_ranks() -> Iterator[None]:
+    """A process group of two ranks, the second of which answers as the first does: torch's own group for dry runs."""
+    if "repeating" not in dist.Backend.backend_list:
+        dist.Backend.register_backend("repeating", _create_fake_pg, extended_api=True, devices=["cpu", "npu"])
+    dist.init_process_group("repeating", store=FakeStore(), rank=0, world_size=2)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("two_ranks")
+@pytest.mark.parametrize("placement", ["pre_softmax", "post_softmax", "sampled_softmax"])
+def test_ranks_of_a_context_meet_on_the_device(placement: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (
+        torch.randn(2, heads, rows, 32, generator=generator).half().npu() for heads, rows in ((4, 1), (2, 50), (2, 50))
+    )
+    given: dict[str, Any] = {
+        "actual_seq_lengths": torch.tensor([50, 30], dtype=torch.int32).npu(), "placement": placement,
+    }  # fmt: skip
+    threshold = torch.full((4,), 0.01).npu()
+    context_parallel_attention(query, key, value, threshold, **given)  # the first call compares the arguments of all
+    with Transfers() as found:
+        out = context_parallel_attention(query, key, value, threshold, **given)
+    assert (found.copies, found.waits) == (0, 0)
+    # each key twice has half the probability
+    alone = incremental_attention(query, key, value, threshold * (1 if placement == "pre_softmax" else 2), **given)
+    torch.testing.assert_close(out.cpu(), alone.cpu(), rtol=1e-3, atol=1e-3)
