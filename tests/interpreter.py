@@ -34,6 +34,27 @@ def _rounding(convert: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
 
 
 @contextmanager
+def _patched_once() -> Iterator[None]:
+    """Patch Triton's language for all launches together.
+
+    The interpreter patches it again on every call of a function and forgets to take that back before the launch ends,
+    so that each instruction of a loop goes through one more layer than the one before.
+    """
+    from triton.language import standard
+    from triton.runtime import interpreter
+
+    from toptheta_npu.triton import kernel
+
+    scopes = [interpreter._patch_lang(function.fn) for function in (kernel.attend, standard.sum)]
+    try:
+        with mock.patch.object(interpreter, "_patch_lang", return_value=interpreter._LangPatchScope()):
+            yield
+    finally:
+        for scope in reversed(scopes):
+            scope.restore()
+
+
+@contextmanager
 def interpreting() -> Iterator[None]:
     """Let the kernels take the place of the CPU's fallback."""
     from triton.runtime import interpreter
@@ -44,6 +65,12 @@ def interpreting() -> Iterator[None]:
     # exponentials and logarithms of -inf are what they should be
     swapped = mock.patch.object(CPU_SELECTOR, "fallbacks", kernels)
     rounding = mock.patch.object(interpreter, "_convert_float", _rounding(interpreter._convert_float))
-    with np.errstate(all="ignore"), swapped, rounding, toptheta_npu.use_backend("fallback", device="cpu"):
+    with (
+        np.errstate(all="ignore"),
+        swapped,
+        rounding,
+        _patched_once(),
+        toptheta_npu.use_backend("fallback", device="cpu"),
+    ):
         yield
     CPU_SELECTOR.choose(CPU_SELECTOR.chosen)  # forgets what was decided

@@ -25,17 +25,22 @@ _CPU_BORDERS = (16, 128, 1024)
 
 
 @st.composite
-def random_cases(draw: st.DrawFn, *, for_kernel: bool, at_borders: bool = False, query_tokens: bool = False) -> Case:
+def random_cases(
+    draw: st.DrawFn, *, for_kernel: bool, at_borders: bool = False, query_tokens: bool = False,
+    work: int = _MAX_WORK, rows: int = _MAX_ROWS,
+) -> Case:  # fmt: skip
     """Any valid case.
 
     Args:
         for_kernel: keeps to the kernel's dtypes, sizes and page sizes.
         query_tokens: whether steps may have several tokens.
+        work: the most query heads x keys x head_dim.
+        rows: the most query heads x tokens.
         at_borders: more sequences, all of them about as long as what a core works on at a time.
     """
     step = 16 if for_kernel else 1
     dtype = draw(st.sampled_from(["float16", "bfloat16"] if for_kernel else ["float16", "bfloat16", "float32"]))
-    kv_heads, group = draw(st.sampled_from([1, 1, 1, 2, 3])), draw(st.integers(1, 12))
+    kv_heads, group = draw(st.sampled_from([1, 1, 1, 2, 3])), draw(st.integers(1, min(12, rows // 3)))
     sizes = st.sampled_from([16, 64, 80, 128]) | st.integers(16 // step, 512 // step).map(lambda size: size * step)
     int8 = draw(_int8(for_kernel))
     head_dim = draw(sizes)
@@ -46,8 +51,8 @@ def random_cases(draw: st.DrawFn, *, for_kernel: bool, at_borders: bool = False,
     post = compensation.get("placement") == "post_softmax"
     borders = _kernel_borders(group, head_dim, dtype, post, int8.get("int8", "")) if for_kernel else _CPU_BORDERS
     tokens = draw(st.sampled_from([1, 2, 3, 4, 8, 16]) | st.integers(1, MAX_TOKENS)) if query_tokens else 1
-    tokens = min(tokens, max(1, _MAX_ROWS // (kv_heads * group)))
-    longest = max(20, min(3000, _MAX_WORK // (kv_heads * group * head_dim * tokens * (1 if tokens == 1 else 4))))
+    tokens = min(tokens, max(1, rows // (kv_heads * group)))
+    longest = max(20, min(3000, work // (kv_heads * group * head_dim * tokens * (1 if tokens == 1 else 4))))
     longest *= 2 if at_borders else 1
     one = _beside(borders, longest) if at_borders else _lengths(borders, longest)
     lengths = draw(st.lists(one, min_size=5, max_size=10) if at_borders else st.lists(one, min_size=1, max_size=5))

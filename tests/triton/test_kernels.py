@@ -40,9 +40,19 @@ def _whole_and_parts(inputs: Inputs) -> tuple[Any, Any, Any]:
 
 
 @pytest.mark.drawn
-@settings(max_examples=settings().max_examples // 2)
-@given(case=random_cases(for_kernel=False, query_tokens=True), by_sample=st.booleans())
+@given(case=random_cases(for_kernel=False, query_tokens=True, work=60_000, rows=12), by_sample=st.booleans())
 def test_operators_equal_the_oracle(case: Case, by_sample: bool) -> None:
+    _assert_operators_equal_the_oracle(case, by_sample)
+
+
+@pytest.mark.drawn
+@settings(max_examples=settings().max_examples // 5)
+@given(case=random_cases(for_kernel=False, query_tokens=True), by_sample=st.booleans())
+def test_operators_on_many_rows_equal_the_oracle(case: Case, by_sample: bool) -> None:
+    _assert_operators_equal_the_oracle(case, by_sample)
+
+
+def _assert_operators_equal_the_oracle(case: Case, by_sample: bool) -> None:
     if by_sample and case.placement == "post_softmax":
         case = replace(case, placement="sampled_softmax")
     inputs = inputs_or_reject(case, "auto")
