@@ -77,7 +77,7 @@ class KernelClock:
             built = Path(folder) / "kernel_clock.so"
             source = Path(__file__).with_name("kernel_clock.cpp")
             command = [*find_compiler().command, "-O2", "-fPIC", "-shared", str(source), "-o", str(built)]
-            run_compiler(command, seconds=60)
+            run_compiler(command)
             self._library = ctypes.CDLL(str(built))
         self.kernel = self._library.timed_kernel
         self.nanoseconds_to_read = self._library.nanoseconds_to_read

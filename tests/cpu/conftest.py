@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.cpu.builds import STRANGER, best_level
+from tests.cpu.builds import best_level
 from toptheta_npu import _compiler
 from toptheta_npu.cpu import cache, instruction_sets, library
 
@@ -74,20 +71,3 @@ def script(tmp_path: Path) -> Callable[..., Path]:
 def runs(tmp_path: Path) -> Callable[[], int]:
     """How often a compiler of `script` has compiled."""
     return lambda: len((tmp_path / "runs").read_text().splitlines()) if (tmp_path / "runs").exists() else 0
-
-
-@pytest.fixture
-def open_folder() -> Iterator[Path]:
-    """A folder that every user may look into, unlike those of pytest."""
-    folder = Path(tempfile.mkdtemp())
-    folder.chmod(0o755)
-    yield folder
-    shutil.rmtree(folder)
-
-
-@pytest.fixture
-def become_user() -> Iterator[Callable[[], None]]:
-    """Ends root's rights, which no mode of a file restricts, until the end of the test."""
-    user = os.geteuid()
-    yield lambda: os.seteuid(STRANGER) if user == 0 else None
-    os.seteuid(user)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from .._backends import VARIABLE
-from .._compiler import Compiler, find_compiler
+from .._compiler import find_compiler
 from .._findings import Finding, as_finding
 from ..errors import TopThetaBackendError, TopThetaValueError
 from . import build, instruction_sets, threads
@@ -17,21 +17,18 @@ _FALLBACK = "PyTorch fallback"
 
 def findings(selector: CpuSelector, *, probe: bool) -> tuple[Finding, ...]:
     """Find what there is, and last what an operator runs for float32 tensors; see `toptheta_npu.backend_info`."""
-    compiler = _find_compiler()
-    runs = what_runs(selector, compiler, probe=probe)  # first, since it may build
-    return _instruction_set(), _compiler(compiler), _cache(compiler), _threads(), runs
+    runs = what_runs(selector, probe=probe)  # first, since it may build
+    return _instruction_set(), _compiler(), _cache(), _threads(), runs
 
 
-def what_runs(
-    selector: CpuSelector, compiler: Compiler | TopThetaBackendError | None = None, *, probe: bool
-) -> Finding:
+def what_runs(selector: CpuSelector, *, probe: bool) -> Finding:
     """Find what an operator runs for float32 tensors. Build nothing unless ``probe`` asks for it."""
     try:
         if selector.backend == "fallback":
             return Finding("operators", f"{_FALLBACK}, as chosen")
         if probe:
             selector.runs_native(torch.float32)
-        return Finding("operators", _native(selector, compiler or _find_compiler()))
+        return Finding("operators", _native(selector))
     except TopThetaBackendError as error:
         return as_finding("operators", _FALLBACK if selector.backend == "auto" else None, error)
     except TopThetaValueError as error:
@@ -39,25 +36,13 @@ def what_runs(
         return Finding("operators", None, str(error), f"unset {variable}")
 
 
-def _native(selector: CpuSelector, compiler: Compiler | TopThetaBackendError) -> str:
+def _native(selector: CpuSelector) -> str:
     if failure := selector.failures.get(torch.float32):
         raise failure
-    if kept := build.kept_library("float32", _usable(compiler)):
+    if kept := build.kept_library("float32"):
         return f"native ({kept.level})"
-    if isinstance(compiler, TopThetaBackendError):
-        raise compiler
+    find_compiler()
     return f"native ({instruction_sets.levels()[0]}), which the first call builds"
-
-
-def _find_compiler() -> Compiler | TopThetaBackendError:
-    try:
-        return find_compiler()
-    except TopThetaBackendError as error:
-        return error
-
-
-def _usable(compiler: Compiler | TopThetaBackendError) -> Compiler | None:
-    return compiler if isinstance(compiler, Compiler) else None
 
 
 def _instruction_set() -> Finding:
@@ -71,10 +56,11 @@ def _instruction_set() -> Finding:
     return Finding("instruction set", levels[0] + (f"; this CPU also runs {', '.join(others)}" if others else ""))
 
 
-def _compiler(compiler: Compiler | TopThetaBackendError) -> Finding:
-    if isinstance(compiler, TopThetaBackendError):
-        return as_finding("compiler", None, compiler)
-    return Finding("compiler", str(compiler))
+def _compiler() -> Finding:
+    try:
+        return Finding("compiler", str(find_compiler()))
+    except TopThetaBackendError as error:
+        return as_finding("compiler", None, error)
 
 
 def _threads() -> Finding:
@@ -86,11 +72,11 @@ def _threads() -> Finding:
     return Finding("threads", f"{count} of PyTorch, over {', '.join(runtimes)}")
 
 
-def _cache(compiler: Compiler | TopThetaBackendError) -> Finding:
+def _cache() -> Finding:
     folder = None
     try:
         folder = str(cache_folder())
-        kept = {name: build.kept_library(name, _usable(compiler)) for name in build.ELEMENTS}
+        kept = {name: build.kept_library(name) for name in build.ELEMENTS}
     except TopThetaBackendError as error:
         return as_finding("cache", folder, error)
     except TopThetaValueError:  # of the level, which is told elsewhere

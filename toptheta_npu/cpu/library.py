@@ -106,8 +106,7 @@ def _open(built: Library) -> ctypes.CDLL:
     try:
         return ctypes.CDLL(str(built.path))
     except OSError as error:
-        # a damaged file is built again before it comes here, so it is the place
-        remedy = f"set {cache.VARIABLE} to a folder from which programs may be run"
+        remedy = f"remove it, or set {cache.VARIABLE} to a folder from which programs may be run"
         raise TopThetaBackendError("CPU kernel", "a library that can be loaded", str(error), remedy) from error
 
 

@@ -13,12 +13,13 @@ import json
 import os
 import shlex
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
-from .._compiler import CompilerFailure, find_compiler, run_compiler, unfinished_folder
+from .._compiler import CompilerFailure, find_compiler, run_compiler
 from ..errors import TopThetaBackendError, TopThetaError
 from ..fallback.schemas import SCHEMAS
 from .adapter_arguments import HEADER, adapter_header
@@ -27,7 +28,6 @@ from .interface import fingerprint
 SOURCE = Path(__file__).with_name("adapter.cpp")
 LIBRARY = "libtoptheta_npu_adapter.so"
 SIDECAR = "adapter.json"
-_SECONDS = 600  # the headers of torch take a minute on a slow machine
 
 
 def torch_npu_folder() -> Path:
@@ -81,11 +81,12 @@ def build_adapter(folder: Path, *, source: Path = SOURCE, compiler: str | None =
     found = find_compiler(compiler)
     folder.mkdir(parents=True, exist_ok=True)
     library = folder / LIBRARY
-    with unfinished_folder(folder) as unfinished:
+    with tempfile.TemporaryDirectory(dir=folder.absolute()) as made:
+        unfinished = Path(made)
         (unfinished / HEADER).write_text(adapter_header())
         command = compile_command(source.absolute(), unfinished / LIBRARY, found.command)
         try:
-            run_compiler(command, seconds=_SECONDS, folder=unfinished)
+            run_compiler(command)
         except CompilerFailure as failure:
             remedy = f"the command was {shlex.join(command)}"
             got = f"{failure.ending}\n{failure.output}"
