@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import signal
-import socket
 import stat
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.full_disk import full_disk
-from toptheta_npu import _files
 from toptheta_npu._files import check_writable, held, new_folder, read_bytes, status, write_atomically
 from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
 
 NOBODY = 65534
-ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture
@@ -65,15 +58,12 @@ def test_symbolic_links_stay(folder: Path) -> None:
     assert sorted(path.name for path in (folder / "data").iterdir()) == ["file", "later"]
 
 
-@pytest.fixture(params=["/dev/full", "/dev/null", "/dev/zero", "pipe", "socket", "link"])
+@pytest.fixture(params=["/dev/full", "pipe", "link"])
 def no_file(request: pytest.FixtureRequest, folder: Path) -> Path:
     """The name of something that is neither a file nor a folder."""
     path = folder / str(request.param)
     if request.param == "pipe":
         os.mkfifo(path)
-    elif request.param == "socket":
-        with socket.socket(socket.AF_UNIX) as server:
-            server.bind(str(path))
     elif request.param == "link":
         path.symlink_to("/dev/full")
     return path
@@ -117,7 +107,7 @@ def test_unusable_targets(folder: Path, target: Callable[[Path], Any], message: 
         write_atomically(path, "content")
 
 
-@pytest.mark.parametrize("path", [None, 3, b"bytes", Path])
+@pytest.mark.parametrize("path", [None, b"bytes"])
 def test_paths_are_paths(path: Any) -> None:
     with pytest.raises(TopThetaTypeError, match=r"path: expected a str or pathlib.Path, got"):
         write_atomically(path, "content")
@@ -125,13 +115,8 @@ def test_paths_are_paths(path: Any) -> None:
         read_bytes(path, "a file", 10)
 
 
-def test_a_name_may_be_as_long_as_the_disk_allows(folder: Path) -> None:
-    write_atomically(folder / ("n" * 255), "content")
-    assert (folder / ("n" * 255)).read_text() == "content"
-
-
 @pytest.mark.parametrize("when", ["fsync", "replace", "chmod"])
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
 def test_whatever_fails_the_old_content_stays(
     folder: Path, monkeypatch: pytest.MonkeyPatch, when: str, code: int
 ) -> None:
@@ -221,87 +206,6 @@ def test_reading_is_bounded(folder: Path) -> None:
     assert len(read_bytes(folder / "large", "a table", 11)) == 11
     with pytest.raises(TopThetaValueError, match="expected a table of at most 10 bytes, got 11"):
         read_bytes(folder / "large", "a table", 10)
-
-
-def test_a_disk_that_is_full_from_the_start_keeps_what_was_there(folder: Path) -> None:
-    (folder / "file").write_text("old")
-    with full_disk():
-        for name in ("file", "new"):
-            with pytest.raises(TopThetaValueError, match=f"{name}: expected a place where a file can be written, got"):
-                write_atomically(folder / name, "content")
-    assert [path.name for path in folder.iterdir()] == ["file"]
-    assert (folder / "file").read_text() == "old"
-
-
-class StoppedWriter:
-    """Another process in the middle of writing ``target``."""
-
-    def __init__(self, target: Path) -> None:
-        seen, said = os.pipe()
-        told, self._go_on = os.pipe()
-        self._process = os.fork()
-        if self._process == 0:
-            os.close(self._go_on)
-
-            def stop(descriptor: int) -> None:
-                os.write(said, b"writing")
-                os.read(told, 1)
-
-            os.fsync = stop
-            write_atomically(target, "from the other process")
-            os._exit(0)
-        os.close(told)
-        assert os.read(seen, 7) == b"writing"
-
-    def kill(self) -> None:
-        os.kill(self._process, signal.SIGKILL)
-        os.waitpid(self._process, 0)
-
-    def finish(self) -> None:
-        os.close(self._go_on)
-        assert os.waitpid(self._process, 0)[1] == 0
-
-
-def test_what_a_killed_writer_left_is_removed_by_the_next(folder: Path) -> None:
-    StoppedWriter(folder / "file").kill()
-    assert len(list(folder.iterdir())) == 1
-    write_atomically(folder / "other", "another file is nobody's business")
-    assert len(list(folder.iterdir())) == 2
-    write_atomically(folder / "file", "content")
-    assert sorted(path.name for path in folder.iterdir()) == ["file", "other"]
-
-
-def test_a_writer_at_work_is_left_alone(folder: Path) -> None:
-    writer = StoppedWriter(folder / "file")
-    write_atomically(folder / "file", "mine")
-    assert (folder / "file").read_text() == "mine"
-    writer.finish()
-    assert (folder / "file").read_text() == "from the other process"
-
-
-def test_a_writer_whose_new_file_is_taken_for_an_old_one_takes_another(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The moment between the creation of the file and its lock."""
-    assert _files.fcntl is not None
-    lock, removed = _files.fcntl.flock, []
-
-    def flock(file: Any, operation: int) -> None:
-        if not removed and operation == _files.fcntl.LOCK_EX:
-            removed.extend(folder.glob(".toptheta*"))
-            _files._remove_left_behind(folder / "file")
-        lock(file, operation)
-
-    monkeypatch.setattr(_files.fcntl, "flock", flock)
-    write_atomically(folder / "file", "content")
-    assert len(removed) == 1
-    assert (folder / "file").read_text() == "content"
-
-
-def test_without_locks_it_still_writes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_files, "fcntl", None)
-    write_atomically(folder / "file", "content")
-    assert (folder / "file").read_text() == "content"
 
 
 def test_one_process_at_a_time_works_for_a_file(folder: Path) -> None:
@@ -399,16 +303,3 @@ def test_what_fails_while_a_folder_is_filled_is_a_typed_error(folder: Path) -> N
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     with pytest.raises(TopThetaValueError, match="got Directory not empty"), new_folder(folder / "new"):
         (folder / "new" / "of another").mkdir(parents=True)
-
-
-def test_a_folder_that_a_killed_writer_left_is_removed_by_the_next(folder: Path) -> None:
-    script = "import os, sys; from toptheta_npu._files import new_folder\n"
-    script += "with new_folder(sys.argv[1]) as written: (written / 'file').touch(); os._exit(9)"
-    assert subprocess.run([sys.executable, "-c", script, folder / "new"], cwd=ROOT).returncode == 9
-    assert len(list(folder.iterdir())) == 1
-    with new_folder(folder / "new") as first:
-        with new_folder(folder / "new") as second:  # another writer's is left alone
-            assert first.exists()
-            (second / "file").touch()
-        shutil.rmtree(folder / "new")
-    assert [path.name for path in folder.iterdir()] == ["new"]

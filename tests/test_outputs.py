@@ -18,31 +18,6 @@ def test_trying_leaves_nothing_behind(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_trying_leaves_an_old_file_as_it_is(tmp_path: Path) -> None:
-    file = tmp_path / "results.json"
-    file.write_text("old")
-    check_writable(file, "--json")
-    assert file.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [file]
-
-
-def unwritable_places(folder: Path) -> list[tuple[Path, str]]:
-    (folder / "file").write_text("")
-    return [
-        (folder, "expected the name of a file, got a folder"),
-        (folder / "none" / "results.json", "expected a file in an existing folder"),
-        (folder / "file" / "results.json", "expected a file in an existing folder"),
-        (folder / ("x" * 300), "expected a place where a file can be written"),
-    ]
-
-
-@pytest.mark.parametrize("number", range(4))
-def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path, number: int) -> None:
-    path, message = unwritable_places(tmp_path)[number]
-    with pytest.raises(TopThetaValueError, match=f"^--json: {message}"):
-        check_writable(path, "--json")
-
-
 @pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="no /proc")
 def test_a_folder_that_takes_no_files_is_refused() -> None:
     with pytest.raises(TopThetaValueError, match="expected a place where a file can be written"):
@@ -69,24 +44,12 @@ def test_a_file_of_a_folder_that_is_a_folder_itself_is_refused(tmp_path: Path) -
         check_output_folder("--output", tmp_path / "out", "results.json")
 
 
-def test_writing_replaces_whole_files_and_keeps_links(tmp_path: Path) -> None:
-    target, link = tmp_path / "target.json", tmp_path / "link.json"
-    target.write_text("a longer old text")
-    link.symlink_to(target)
-    check_writable(link, "--json")
-    write_atomically(link, "new")
-    assert link.is_symlink()
-    assert target.read_text() == "new"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.json", "target.json"]
-
-
-@pytest.mark.parametrize("path", ["/dev/null", "/dev/full"])
-def test_devices_are_refused(path: str) -> None:
+def test_devices_are_refused() -> None:
     expected = (
-        f"^--json: expected a regular file or the name of a new one, got a device or pipe at {path}; name a file$"
+        "^--json: expected a regular file or the name of a new one, got a device or pipe at /dev/null; name a file$"
     )
     with pytest.raises(TopThetaValueError, match=expected):
-        check_writable(Path(path), "--json")
+        check_writable(Path("/dev/null"), "--json")
 
 
 def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import shutil
 import stat
@@ -11,7 +10,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from .errors import TopThetaTypeError, TopThetaValueError
 
@@ -22,13 +21,13 @@ except ImportError:  # not on Windows: nothing is locked there
 
 #: Of the names of files that stand beside a target for a while.
 _PREFIX = ".toptheta-"
+_ELSEWHERE = "choose a place where you may write, or change its permissions"
 _REMEDIES = {
     errno.ENOSPC: "free some space, or choose another disk",
-    errno.EACCES: "choose a place where you may write, or change its permissions",
-    errno.EPERM: "choose a place where you may write, or change its permissions",
+    errno.EACCES: _ELSEWHERE,
+    errno.EPERM: _ELSEWHERE,
     errno.EROFS: "choose a disk that is not mounted read-only",
     errno.ENAMETOOLONG: "choose a shorter name",
-    errno.ELOOP: "choose a path that is not a loop of symbolic links",
 }
 
 
@@ -86,7 +85,18 @@ def write_atomically(path: str | os.PathLike[str], content: bytes | str) -> None
     target = checked_path(path)
     data = content.encode() if isinstance(content, str) else content
     with _typed_errors(None, target):
-        _replace(_replaceable(target), data)
+        target = _replaceable(target, None)
+        temporary = _beside(target)
+        try:
+            with temporary.open("xb") as file:
+                file.write(data)
+                file.flush()
+                with suppress(FileNotFoundError):
+                    os.chmod(temporary, stat.S_IMODE(target.stat().st_mode))
+                os.fsync(file.fileno())
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def check_writable(path: str | os.PathLike[str], argument: str | None = None) -> None:
@@ -105,7 +115,7 @@ def check_writable(path: str | os.PathLike[str], argument: str | None = None) ->
     """
     target = checked_path(path)
     with _typed_errors(argument, target):
-        temporary = _beside(_replaceable(target), uuid.uuid4().hex)
+        temporary = _beside(_replaceable(target, argument))
         temporary.touch(exist_ok=False)
         temporary.unlink()
 
@@ -138,15 +148,17 @@ def new_folder(path: str | os.PathLike[str], argument: str | None = None) -> Ite
     target = Path(os.path.realpath(checked_path(path)))
     with _typed_errors(argument, target, "folder"):
         _check_vacant(target, argument)
-        _remove_left_behind(target)
-        lock, temporary = _make_beside(target)
+        temporary = _beside(target)
+        temporary.mkdir()
         try:
             yield temporary
-            _settle(temporary)
+            usual = stat.S_IMODE(temporary.stat().st_mode) & 0o666
+            for file in temporary.rglob("*"):
+                if file.is_file():
+                    file.chmod(usual)  # some writers let nobody else read theirs
             temporary.replace(target)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-            os.close(lock)
 
 
 def _check_vacant(target: Path, argument: str | None) -> None:
@@ -163,35 +175,11 @@ def _check_vacant(target: Path, argument: str | None) -> None:
         raise TopThetaValueError(argument or str(target), expected, got, "name another, or remove what is there")
 
 
-def _make_beside(target: Path) -> tuple[int, Path]:
-    """Make a folder beside ``target``, open and locked for as long as it is open."""
-    while True:
-        temporary = _beside(target, uuid.uuid4().hex)
-        temporary.mkdir()
-        lock = os.open(temporary, os.O_RDONLY)
-        if fcntl is None:
-            return lock, temporary
-        with suppress(OSError):  # as for a file
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        if temporary.exists():
-            return lock, temporary
-        os.close(lock)
-
-
-def _settle(folder: Path) -> None:
-    """Give the files of ``folder`` the usual mode, and see them on the disk."""
-    usual = stat.S_IMODE(folder.stat().st_mode) & 0o666
-    for file in (path for path in folder.rglob("*") if path.is_file()):
-        with file.open("rb") as opened:
-            os.chmod(file, usual)
-            os.fsync(opened.fileno())
-
-
 @contextmanager
 def held(path: str | os.PathLike[str]) -> Iterator[None]:
     """Keep other processes from the long work for one file: whoever comes second gets an error.
 
-    It is let go at the end, also of a killed process. On file systems without locks nobody is kept from anything.
+    It is let go at the end, also of a killed process. File systems without locks keep nobody from anything.
 
     Args:
         path: the file, which need not be there.
@@ -208,33 +196,21 @@ def held(path: str | os.PathLike[str]) -> Iterator[None]:
         return
     target = checked_path(path)
     with _typed_errors(None, target):
-        target = _replaceable(target)
-        lock = _beside(target, "held")
-        file = _locked(lock, str(path))
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            lock.unlink()
-        file.close()
-
-
-def _locked(lock: Path, name: str) -> IO[bytes]:
-    while True:
+        target = _replaceable(target, None)
+        lock = target.with_name(f".{target.name}.lock")
         file = lock.open("ab")
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            file.close()
             expected, got = "a file that no other process works on", "one that another works on"
-            raise TopThetaValueError(name, expected, got, "wait for its end, or name another file") from error
+            raise TopThetaValueError(str(path), expected, got, "wait for its end, or name another file") from error
         except OSError:  # such as a network file system without locks
-            return file
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(file.fileno()), lock.stat()):
-                return file
-        # its holder removed it between the two lines
-        file.close()
+            pass
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -243,19 +219,13 @@ def _typed_errors(argument: str | None, target: Path, what: str = "file") -> Ite
     name, folder = argument or str(target), os.path.dirname(os.path.realpath(target))
     try:
         yield
-    except _NotAFileError as error:
-        expected, got = "a regular file or the name of a new one", f"{error}{where}"
-        raise TopThetaValueError(name, expected, got, "name a file") from None
-    except IsADirectoryError as error:
-        raise TopThetaValueError(name, "the name of a file", f"a folder{where}", "add the name of a file") from error
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR) and not os.path.isdir(folder):
             expected, got = f"a {what} in an existing folder", f"no such folder{where}"
             raise TopThetaValueError(name, expected, got, f"create {folder}") from error
         expected, got = f"a place where a {what} can be written", f"{error.strerror or error}{where}"
-        raise TopThetaValueError(
-            name, expected, got, _REMEDIES.get(error.errno or 0, "choose another place")
-        ) from error
+        remedy = _REMEDIES.get(error.errno or 0, "choose another place")
+        raise TopThetaValueError(name, expected, got, remedy) from error
 
 
 def read_bytes(path: str | os.PathLike[str], what: str, most: int) -> bytes:
@@ -305,15 +275,11 @@ def checked_path(path: Any) -> Path:
     return Path(text)
 
 
-class _NotAFileError(OSError):
-    """Something that a file cannot take the place of."""
-
-
 def _kind(mode: int) -> str:
     return "a folder" if stat.S_ISDIR(mode) else "a device or pipe"
 
 
-def _replaceable(path: Path) -> Path:
+def _replaceable(path: Path, argument: str | None) -> Path:
     """Resolve ``path``, so that a link stays; raise unless a writable regular file or nothing is there.
 
     Every file to write, append to or go on from passes here: a device would take or give bytes without end.
@@ -322,58 +288,16 @@ def _replaceable(path: Path) -> Path:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
         return Path(os.path.realpath(path))
+    name, got = argument or str(path), _kind(mode) + ("" if argument is None else f" at {path}")
     if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, "a folder")
+        raise TopThetaValueError(name, "the name of a file", got, "add the name of a file")
     if not stat.S_ISREG(mode):
-        raise _NotAFileError(_kind(mode))
+        raise TopThetaValueError(name, "a regular file or the name of a new one", got, "name a file")
     if not os.access(path, os.W_OK):
         raise PermissionError(errno.EACCES, "the file is write-protected")
     return Path(os.path.realpath(path))
 
 
-def _replace(target: Path, data: bytes) -> None:
-    _remove_left_behind(target)
-    file, temporary = _open_beside(target)
-    try:
-        with file:
-            file.write(data)
-            file.flush()
-            with suppress(FileNotFoundError):
-                os.chmod(temporary, stat.S_IMODE(target.stat().st_mode))
-            os.fsync(file.fileno())
-            temporary.replace(target)
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-
-
-def _beside(target: Path, ending: str) -> Path:
-    """Name a file that stands beside ``target`` for a while, shortly whatever its own name is."""
-    name = hashlib.sha256(os.fsencode(target.name)).hexdigest()[:16]
-    return target.with_name(f"{_PREFIX}{name}-{ending}")
-
-
-def _open_beside(target: Path) -> tuple[IO[bytes], Path]:
-    """Make a file in the folder of ``target``, open and locked for as long as it is open."""
-    while True:
-        temporary = _beside(target, uuid.uuid4().hex)
-        file = temporary.open("xb")
-        if fcntl is None:
-            return file, temporary
-        with suppress(OSError):  # some network file systems have no locks; nothing is removed there either
-            fcntl.flock(file, fcntl.LOCK_EX)
-        if temporary.exists():
-            return file, temporary
-        file.close()  # between the two lines another process took it for one that was left behind
-
-
-def _remove_left_behind(target: Path) -> None:
-    """Remove what stands beside ``target`` and whose writer was killed: the lock of a process ends with it."""
-    for left in () if fcntl is None else target.parent.glob(_beside(target, "*").name):
-        with suppress(OSError):
-            lock = os.open(left, os.O_RDONLY)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(left) if left.is_dir() else left.unlink()
-            finally:
-                os.close(lock)
+def _beside(target: Path) -> Path:
+    """Name a file or folder that stands beside ``target`` for a while."""
+    return target.with_name(f"{_PREFIX}{uuid.uuid4().hex}")

@@ -107,7 +107,7 @@ def main(folder: Path, by: int, kills: int) -> None:
         seen = len(CalibrationState.load(state).seen) if state.exists() else 0
         beside = len([path for path in work.iterdir() if path.name.startswith(".toptheta")])
         same = run(work, OPTIONS[which], every) == expected[which]
-        left = sorted(path.name for path in work.iterdir())
+        left = sorted(path.name for path in work.iterdir() if not path.name.startswith(".toptheta"))
         report.append({"killed": killed, "seen": seen, "beside": beside, "same": same, "left": left})
     (folder / "report.json").write_text(json.dumps(report))
 
