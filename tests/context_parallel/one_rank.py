@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tests.context_parallel.generations import GENERATIONS, generate
-from tests.context_parallel.scenes import SCENES, TIES, inputs_of, share, tied
+from tests.context_parallel.scenes import SCENES, inputs_of, share
 from toptheta_npu.context_parallel import context_parallel_attention, context_parallel_attention_with_stats
 from toptheta_npu.errors import TopThetaError
 
@@ -76,14 +76,6 @@ def play_steps(rank: int, ranks: int, group: Group) -> dict[str, Any]:
     return results
 
 
-def play_ties(rank: int, ranks: int, group: Group) -> dict[str, Any]:
-    results = {}
-    for name, tie in TIES.items():
-        inputs, scene = tied(*tie)
-        results[name] = context_parallel_attention(**share(inputs, scene, rank, ranks), group=group)
-    return results
-
-
 def play_generations(group: Group) -> dict[str, Any]:
     results = {}
     for name in GENERATIONS:
@@ -104,7 +96,6 @@ def errors(rank: int) -> dict[str, dict[str, Any]]:
         "other dtype": good if first else {**good, **{name: good[name].half() for name in ("query", "key", "value")}},
         "other sdc": good if first else {**good, "sdc": "none"},
         "other gamma": {**good, "sdc": "exp_threshold", "sdc_gamma": 0.05 if first else 0.1},
-        "other spread": good if first else {**good, "interleave": 8},
         "VMC in one": {**good, "value_sum": total} if first else good,
         "no thresholds": {**good, "threshold": None},
         "good": good,
@@ -137,7 +128,6 @@ def play(rank: int, ranks: int, group: Group) -> dict[str, Any]:
     """All scenes in one group."""
     return {
         "steps": play_steps(rank, ranks, group),
-        "ties": play_ties(rank, ranks, group),
         "generations": play_generations(group),
         "errors": play_errors(rank, group),
     }

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.cases import INF, MERGED, Case
+from tests.cases import MERGED, Case
 from tests.helpers import (
     Inputs,
     by_sequence,
@@ -44,10 +44,6 @@ class Scene:
 
     case: Case
     spread: str | int
-
-    @property
-    def interleave(self) -> int | None:
-        return None if isinstance(self.spread, str) else self.spread
 
 
 def _scenes() -> dict[str, Scene]:
@@ -126,7 +122,7 @@ def share(inputs: Inputs, scene: Scene, rank: int, world_size: int) -> dict[str,
         arguments["key_start"] = first[::tokens]
     if case.vmc:
         arguments["value_sum"] = of_tokens(case, total)
-    return arguments | {"interleave": scene.interleave}
+    return arguments
 
 
 def positions(spread: str | int, capacity: int, rank: int, world_size: int) -> Tensor:
@@ -139,39 +135,3 @@ def positions(spread: str | int, capacity: int, rank: int, world_size: int) -> T
 
 def inputs_of(scene: Scene) -> Inputs:
     return make_inputs(scene.case)
-
-
-#: Rows that keep nothing and whose largest elements are equal: the seed says which. Cases without `Case.theta`.
-TIES = {
-    f"{seed} {' '.join(map(str, options.values()))} {spread}": (seed, options, spread)
-    for seed in range(6)
-    for options in (
-        {"dtype": "float32"}, {"dtype": "bfloat16", "layout": "BSH"}, {"dtype": "float16", "paged": "4d"},
-        {"dtype": "float32", "paged": "3d", "layout": "BSND"},
-        {"dtype": "float32", "query_tokens": 3, "query_lengths": (3, 1, 2)},
-        {"dtype": "bfloat16", "paged": "4d", "layout": "BSH", "query_tokens": 2},
-    )
-    for spread in ("even", 1, 3)
-}  # fmt: skip
-
-
-def tied(seed: int, options: dict[str, Any], spread: str | int) -> tuple[Inputs, Scene]:
-    """Rows whose scores are small integers, so that several are largest; each V row says where it lies."""
-    case = Case(
-        "tie", heads=4, lengths=(24, 17, 5), lengths_as="int64", head_dim=16, sdc="none", block_size=4, **options
-    )
-    generator = torch.Generator().manual_seed(seed)
-    inputs = make_inputs(replace(case, theta="inf"), seed=seed)
-    rows, dtype = inputs.rows, case.torch_dtype
-    tokens = case.query_tokens
-    sizes = len(case.lengths), *rows.key.shape[1:3]
-    key = torch.randint(-3, 3, sizes, generator=generator)[..., None].to(dtype).repeat_interleave(tokens, 0)
-    value = torch.arange(rows.value.shape[2]).view(1, 1, -1, 1)
-    rows = replace(
-        rows, query=torch.ones_like(rows.query), key=key.expand_as(rows.key).clone(),
-        value=value.expand_as(rows.value).to(dtype).clone(), threshold=torch.full_like(rows.threshold, INF),
-    )  # fmt: skip
-    arguments = inputs.arguments | {
-        "query": torch.ones_like(inputs.arguments["query"]), "threshold": of_tokens(case, rows.threshold)
-    }  # fmt: skip
-    return replace(inputs, rows=rows, arguments=arguments), Scene(case, spread)

@@ -9,7 +9,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from .._checks import DEVICES, FLOAT32, check_device, check_modes, check_tensor
-from .._value_checks import host_can_read
 from ..fallback import Arguments
 from ..fallback.compensation import add_sink
 from ..fallback.schemas import with_arguments
@@ -17,8 +16,6 @@ from ..ops import merge_partials
 from ..ops.checks import check_rows
 from .exchange import Exchange
 from .parts import Parts, Share, with_room
-from .sharding import check_interleave
-from .ties import settle_ties
 
 
 @with_arguments(lambda *given: _attend(*given)[0])
@@ -46,7 +43,6 @@ def context_parallel_attention(  # type: ignore[empty-body]
     discarded_mass: Tensor | None = None,
     learnable_sink: Tensor | None = None,
     value_sum: Tensor | None = None,
-    interleave: int | None = None,
     group: dist.ProcessGroup | None = None,
 ) -> Tensor:
     """Run `incremental_attention` over keys that the ranks of a process group hold together.
@@ -72,10 +68,6 @@ def context_parallel_attention(  # type: ignore[empty-body]
             `incremental_attention`.
         value_sum: float32 [B, Hkv, D], the sum of the valid V rows of this rank; switches V-mean compensation on. With
             several tokens [B, Hkv, Sq, D], of those that each sees.
-        interleave: None if rank r + 1 holds the keys that follow those of rank r; else the keys per block of a
-            `Sharding`. It decides only between largest elements that are equal, in rows that keep nothing else: the
-            lowest key of the sequence wins. To find it takes a second exchange, on a CPU and where there is such a row;
-            on other devices, where a look at such rows would be a wait, the lowest rank wins.
         group: any backend for the device of the tensors; None: the default group.
 
     Returns:
@@ -126,7 +118,6 @@ def context_parallel_attention_with_stats(  # type: ignore[empty-body]
     discarded_mass: Tensor | None = None,
     learnable_sink: Tensor | None = None,
     value_sum: Tensor | None = None,
-    interleave: int | None = None,
     group: dist.ProcessGroup | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Run `context_parallel_attention` and return also what the whole rows kept. Nothing more is exchanged.
@@ -146,26 +137,22 @@ def context_parallel_attention_with_stats(  # type: ignore[empty-body]
     """
 
 
-def _attend(
-    given: Arguments, value_sum: Tensor | None, interleave: int | None, group: dist.ProcessGroup | None
-) -> tuple[Tensor, Parts]:
+def _attend(given: Arguments, value_sum: Tensor | None, group: dist.ProcessGroup | None) -> tuple[Tensor, Parts]:
     """Compute the output, and return also what it was merged from."""
     exchange = Exchange(group)
     vmc_argument = None if value_sum is None else "value_sum"
     check_modes(given.placement, given.sdc, given.sdc_gamma, given.discarded_mass, vmc_argument)
-    if interleave is not None:
-        check_interleave(interleave)
     share = _own_share(given, value_sum)
     a = share.arguments
     exchange.agree(
         {
             **share.sizes(), "input_layout": a.input_layout, "scale_value": a.scale_value, "placement": a.placement,
             "sdc": a.sdc, "sdc_gamma": float(a.sdc_gamma), "vmc": value_sum is not None,
-            "learnable_sink": a.learnable_sink is not None, "interleave": interleave,
+            "learnable_sink": a.learnable_sink is not None,
         },
         a.query.device,
     )  # fmt: skip
-    parts, value_mean = _gathered(exchange, share, value_sum, interleave)
+    parts, value_mean = _gathered(exchange, share, value_sum)
     out = merge_partials(
         parts.by_rank(), a.threshold, list(parts.n), input_layout=a.input_layout, placement=a.placement, sdc=a.sdc,
         sdc_gamma=a.sdc_gamma, discarded_mass=a.discarded_mass, value_mean=value_mean,
@@ -192,9 +179,7 @@ def _own_share(given: Arguments, value_sum: Tensor | None) -> Share:
     return Share(arguments)
 
 
-def _gathered(
-    exchange: Exchange, share: Share, value_sum: Tensor | None, interleave: int | None
-) -> tuple[Parts, Tensor | None]:
+def _gathered(exchange: Exchange, share: Share, value_sum: Tensor | None) -> tuple[Parts, Tensor | None]:
     """Gather what all ranks found, and the mean of their V rows where they sent sums."""
     lse = None
     if share.arguments.placement != "pre_softmax":
@@ -203,8 +188,6 @@ def _gathered(
     sent = [*share.partial(lse), share.n]
     gathered = exchange.gather(sent if value_sum is None else [*sent, value_sum])
     parts = Parts(*gathered[:6])
-    if interleave is not None and host_can_read(share.arguments.query):
-        parts = settle_ties(parts, share, exchange, interleave)
     if value_sum is None:
         return parts, None
     return parts, gathered[6].sum(0) / parts.n.sum(0).clamp_min(1)[:, None, ..., None]

@@ -11,16 +11,14 @@ from torch import Tensor
 from .._value_checks import cache_capacity, host_can_read
 from ..errors import TopThetaValueError
 from ..fallback import Arguments, Partial
-from ..fallback.antiquant import PER_CHANNEL, PER_TOKEN_AND_HEAD
 from ..fallback.arguments import ANTIQUANT_SCALES
 from ..fallback.layout import KeyValueCache, drop_token_axis, query_heads, valid_range
 from ..fallback.sampled import sampled_keys, weighed_lse
 from ..ops import incremental_attention_partial
 
-_PER_SEQUENCE = ("actual_seq_lengths", "key_start", "block_table")
-_OF_CACHE = ("key_antiquant_scale", "value_antiquant_scale", "key_antiquant_mode", "value_antiquant_mode")
 _WHERE = (
-    *_PER_SEQUENCE, "block_size", "num_heads", "num_key_value_heads", "input_layout", "scale_value", *_OF_CACHE,
+    "actual_seq_lengths", "key_start", "block_table", "block_size", "num_heads", "num_key_value_heads", "input_layout",
+    "scale_value", "key_antiquant_scale", "value_antiquant_scale", "key_antiquant_mode", "value_antiquant_mode",
 )  # fmt: skip
 
 
@@ -74,21 +72,6 @@ class Share:
         a = self.arguments
         capacity = cache_capacity(a.key, a.input_layout, a.block_table)
         return valid_range(a.query, capacity, a.key_start, a.actual_seq_lengths)[1].int()
-
-    def largest(self, sequence: int, value: Tensor) -> Tensor:
-        """Find the row of ``value`` of the largest element in one sequence of the batch, in the layout of the query.
-
-        Where nothing passes, that is what the operator for parts puts out. ``value`` is not int8.
-        """
-        a, one = self.arguments, slice(sequence, sequence + 1)
-        never = torch.full((a.num_heads,), torch.inf, dtype=torch.float32, device=a.query.device)
-        by_sequence: tuple[str, ...] = _PER_SEQUENCE
-        if a.key_antiquant_mode == PER_TOKEN_AND_HEAD:
-            by_sequence += ("key_antiquant_scale",)
-        cut: dict[str, Any] = {name: given[one] for name in by_sequence if (given := getattr(a, name)) is not None}
-        cut |= {"value_antiquant_scale": None, "value_antiquant_mode": PER_CHANNEL}
-        key = a.key[one] if a.block_table is None else a.key
-        return incremental_attention_partial(a.query[one], key, value, never, **{**_where(a), **cut}).out
 
 
 def _where(arguments: Arguments) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..errors import TopThetaTypeError, TopThetaValueError, shown
+from .._checks import check_int
 from .exchange import Exchange
 
 
@@ -40,9 +40,9 @@ class Sharding:
     interleave: int
 
     def __post_init__(self) -> None:
-        check_interleave(self.interleave)
-        _check_count("world_size", self.world_size, 1, 2**31 - 1)
-        _check_count("rank", self.rank, 0, self.world_size - 1)
+        check_int("interleave", self.interleave, 1, 2**31 - 1)
+        check_int("world_size", self.world_size, 1, 2**31 - 1)
+        check_int("rank", self.rank, 0, self.world_size - 1)
 
     @classmethod
     def of_group(cls, interleave: int, group: dist.ProcessGroup | None = None) -> Sharding:
@@ -72,18 +72,3 @@ class Sharding:
         """List the keys ``first`` to ``last`` - 1 of a sequence that this rank holds: int64, ascending."""
         keys = torch.arange(first, last, device="cpu")
         return keys[keys // self.interleave % self.world_size == self.rank]
-
-
-def check_interleave(interleave: object) -> None:
-    """Raise a typed error unless it is a number of keys per block."""
-    if type(interleave) is not int:
-        raise TopThetaTypeError("interleave", "an int, the keys per block", type(interleave).__name__)
-    if not 1 <= interleave < 2**31:
-        raise TopThetaValueError("interleave", "at least 1 key per block, below 2^31", shown(interleave))
-
-
-def _check_count(name: str, number: object, least: int, most: int) -> None:
-    if type(number) is not int:
-        raise TopThetaTypeError(name, "an int", type(number).__name__)
-    if not least <= number <= most:
-        raise TopThetaValueError(name, f"{least} to {most}", shown(number))

@@ -151,7 +151,7 @@ class ThresholdRule:
         arguments = self._thresholds_and_options(call, call.rows.counts[:, 0])
         return context_parallel_attention(
             call.query, key, value, arguments.pop("threshold"), actual_seq_lengths=rows.lengths,
-            key_start=rows.starts, scale_value=call.scaling, interleave=layer.sharding.interleave, group=layer.group,
+            key_start=rows.starts, scale_value=call.scaling, group=layer.group,
             value_sum=cached.value_sum_of_share(value, rows) if self._options.vmc else None,
             learnable_sink=call.learnable_sink, **arguments,
         )  # fmt: skip
