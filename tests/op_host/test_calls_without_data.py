@@ -48,6 +48,15 @@ def test_defaults_are_those_of_the_definition() -> None:
     assert OPERATOR.run_tiling(_INPUTS, spelled_out) == OPERATOR.run_tiling(_INPUTS, _ATTRS)
 
 
+def test_dtypes_of_outputs_do_not_depend_on_what_is_asked_for() -> None:
+    declared = {item["name"]: item["types"][0] for item in OPERATOR.describe()["outputs"]}
+    for asked in ({}, {"with_stats": True}, {"partial": True}):
+        outputs = OPERATOR.infer_shape(_INPUTS, _ATTRS | asked)
+        assert {name: spec.dtype for name, spec in outputs.items()} == declared
+    wide = {name: cann.TensorSpec(spec.shape, "bfloat16") for name, spec in _INPUTS.items() if name != "threshold"}
+    assert OPERATOR.infer_shape(_INPUTS | wide, _ATTRS)["attention_out"].dtype == "bfloat16"
+
+
 def test_results_of_two_calls_are_independent() -> None:
     first = OPERATOR.run_tiling(_INPUTS, _ATTRS)
     OPERATOR.run_tiling(_INPUTS, _ATTRS | {"scale_value": 0.5})

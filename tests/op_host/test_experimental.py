@@ -11,8 +11,14 @@ import pytest
 _ROOT = Path(__file__).resolve().parents[2]
 _SCRIPT = _ROOT / "op_host" / "experimental" / "export.sh"
 _OPERATOR = "top_theta_incremental_attention"
-#: In place of CANN's.
-_HEADERS = (_ROOT / "emulator" / "cann" / "include", _ROOT / "emulator" / "ascendc" / "include")
+#: In place of CANN's, and of the operator repository's.
+_HEADERS = (
+    _ROOT / "emulator" / "cann" / "include",
+    _ROOT / "emulator" / "ascendc" / "include",
+    _ROOT / "tests/ut/common",
+)
+#: What only the build of an operator package makes, and the runtime.
+_OF_A_PACKAGE = {"acl/acl.h", f"aclnn_{_OPERATOR}.h"}
 
 
 def _run(*arguments: Path) -> subprocess.CompletedProcess[str]:
@@ -33,6 +39,8 @@ def test_it_has_the_layout_of_such_an_area(folder: Path) -> None:
         "README.md", "README_en.md", "LICENSE", "docs/aclnnTopThetaIncrementalAttention.md",
         f"examples/test_aclnn_{_OPERATOR}.cpp", "op_host/CMakeLists.txt", f"op_host/{_OPERATOR}_def.cpp",
         f"op_host/{_OPERATOR}_infershape.cpp", f"op_host/{_OPERATOR}_tiling.cpp", f"op_kernel/{_OPERATOR}.cpp",
+        "tests/CMakeLists.txt", "tests/ut/CMakeLists.txt", "tests/ut/op_host/CMakeLists.txt",
+        f"tests/ut/op_host/test_{_OPERATOR}_tiling.cpp", f"tests/ut/op_api/test_aclnn_{_OPERATOR}.cpp",
     }  # fmt: skip
     assert not [file for file in files if file.endswith((".sh", ".json", ".py"))]
 
@@ -41,7 +49,7 @@ def test_what_its_sources_include_is_there(folder: Path) -> None:
     for source in (*folder.rglob("*.h"), *folder.rglob("op_*/*.cpp")):
         for name in re.findall(r'^#include "([^"]+)"', source.read_text(), re.MULTILINE):
             of_cann = any((stand_in / name).is_file() for stand_in in _HEADERS)
-            assert of_cann or (source.parent / name).is_file(), f"{source.name}: {name}"
+            assert of_cann or name in _OF_A_PACKAGE or (source.parent / name).is_file(), f"{source.name}: {name}"
 
 
 def test_its_host_sources_compile(folder: Path) -> None:

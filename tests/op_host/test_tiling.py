@@ -1,4 +1,4 @@
-"""The tiling function: the struct it fills, the key, the launch and the workspace, over random shapes."""
+"""The tiling function over random shapes: struct, key, launch, workspace; tests/ut/op_host has calls one by one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from emulator.cann import OperatorError, Platform, TensorSpec, TilingResult, build_library
+from emulator.cann import Platform, TensorSpec, TilingResult, build_library
 from tests.cases import PER_HEAD
 from tests.op_host.operator_calls import Call, Shape, per_head, value_mean
 from toptheta_host_model import OPERATOR, tiling_fields
@@ -24,7 +24,6 @@ _POST_SOFTMAX = 10  # added to the form's key
 _MAX_SCORES = 256 * 1024 * 1024
 #: Of a call without int8 caches.
 _NO_SCALES = {"outer": 0, "head": 0, "perToken": 0, "unused": 0}
-_FAR_ROWS = Shape(batch=1, kv_heads=2, group=4, head_dim=512, rows=300, layout="BSND")
 
 
 @cache
@@ -181,44 +180,6 @@ def test_struct_holds_the_call(drawn: tuple[Shape, Call]) -> None:
     assert (fields["slots"], fields["chunkRows"]) == tuple(layout)
 
 
-@pytest.mark.parametrize(
-    ("shape", "options", "key"),
-    [
-        (Shape(batch=6, kv_heads=8), {}, _WHOLE),
-        (Shape(batch=6, kv_heads=8), {"with_stats": True}, _WHOLE),
-        (Shape(batch=48, kv_heads=1, group=2), {}, _WHOLE),
-        (Shape(batch=48, kv_heads=1, group=3), {}, _CUBE),
-        (Shape(batch=48, kv_heads=1, group=2, dtype="bfloat16"), {}, _CUBE),
-        (Shape(batch=24, kv_heads=1, group=12), {}, _CUBE),
-        (_FAR_ROWS, {"key_strides": [16, 512, 65536]}, _SPLIT),
-        (_FAR_ROWS, {"key_strides": [16, 512, 65520]}, _CUBE),
-        (Shape(batch=6, kv_heads=8), {"lengths": "int32"}, _SPLIT),
-        (Shape(batch=6, kv_heads=8), {"placement": "post_softmax"}, _WHOLE + _POST_SOFTMAX),
-        (Shape(batch=6, kv_heads=8), {"placement": "post_softmax", "lengths": "int32"}, _SPLIT + _POST_SOFTMAX),
-        (Shape(batch=48, kv_heads=1, group=3), {"placement": "post_softmax"}, _CUBE + _POST_SOFTMAX),
-        (Shape(batch=6, kv_heads=8), {"partial": True}, _WHOLE),
-        (Shape(batch=6, kv_heads=8), {"starts": "int32"}, _SPLIT),
-        (Shape(batch=5, kv_heads=8, rows=300), {}, _SPLIT),
-        (Shape(batch=5, kv_heads=8), {}, _WHOLE),
-        (Shape(batch=1, kv_heads=8, rows=256), {}, _WHOLE),
-        (Shape(batch=1, kv_heads=8, rows=257), {}, _SPLIT),
-        (Shape(batch=6, kv_heads=8, paged="4d", block_size=16, rows=4), {}, _SPLIT),
-    ],
-    ids=["even", "statistics", "pairs", "triples", "bfloat16-pairs", "two-head-blocks", "rows-too-far-apart",
-         "rows-far-apart", "lengths", "post-even", "post-lengths", "post-triples", "partial",
-         "starts", "uneven", "uneven-short", "few-short", "few-long", "paged"],
-)  # fmt: skip
-def test_key_of(shape: Shape, options: dict[str, Any], key: int) -> None:
-    """Units stay whole where all are equal and divide evenly among the working cores of 48; the cube takes groups."""
-    assert shape.call(**options).run().key == key
-
-
-@pytest.mark.parametrize("statistics", [False, True])
-def test_head_blocks_stay_whole_unless_cores_add_up_their_rows(statistics: bool) -> None:
-    call = replace(Shape(batch=24, kv_heads=1, group=12).call(with_stats=statistics), platform=Platform(cube_cores=0))
-    assert call.run().key == (_SPLIT if statistics else _WHOLE)
-
-
 @given(calls())
 def test_key_and_launch(drawn: tuple[Shape, Call]) -> None:
     shape, call = drawn
@@ -285,32 +246,6 @@ def test_cores_left_out_had_no_work_at_any_length() -> None:
         assert split_of(shape, rows, 9) == split_of(shape, rows, 48)
 
 
-_MIB = 1024 * 1024
-
-
-@pytest.mark.parametrize(("l2_bytes", "past"), [(0, 0), (10 * _MIB // 3 - 1, 1), (10 * _MIB // 3 + 1, 0), (_MIB, 1)])
-def test_caches_that_do_not_fit_the_l2_go_past_it(l2_bytes: int, past: int) -> None:
-    """K and V are 4 MiB together; the limit is 1.2 times the L2, and a size of 0 is not known."""
-    shape = Shape(batch=2, kv_heads=4, group=1, head_dim=64, rows=2048)
-    assert replace(shape.call(), platform=Platform(l2_bytes=l2_bytes)).fields()["pastL2"] == past
-
-
-@pytest.mark.parametrize(
-    ("shape", "strides"),
-    [
-        (Shape(batch=2, kv_heads=4, group=9, head_dim=64, rows=2048), {}),
-        (Shape(batch=2, kv_heads=4, head_dim=64, rows=2048), {"key_strides": [0, 2048 * 64, 64]}),
-        (Shape(batch=2, kv_heads=4, head_dim=64, rows=2048), {"value_strides": [4 * 2048 * 64, 0, 64]}),
-        (Shape(batch=64, kv_heads=4, head_dim=64, rows=16, paged="4d", block_size=128, blocks=16), {}),
-    ],
-    ids=["head-blocks", "sequences-of-one-cache", "heads-of-one-cache", "pages"],
-)
-def test_rows_that_are_read_again_stay_in_the_l2(shape: Shape, strides: dict[str, Any]) -> None:
-    """Several head blocks, sequences or heads read the same rows; the last cache has few pages, whatever the table."""
-    platform = Platform(l2_bytes=3 * _MIB)
-    assert replace(shape.call(**strides), platform=platform).fields()["pastL2"] == 0
-
-
 @given(calls())
 def test_workspace_holds_what_the_kernel_exchanges(drawn: tuple[Shape, Call]) -> None:
     """Sections one after another, 512-byte aligned, and each as large as its use."""
@@ -370,47 +305,6 @@ def test_given_strides_reach_the_kernel_where_there_is_something_to_step_along(
     assert tuple(fields["value"].values()) == shape.strides
 
 
-def test_key_and_value_may_have_different_strides() -> None:
-    call = Shape().call(key_strides=[8192, 4096, 64], value_strides=[4096, 64, 128])
-    fields = call.fields()
-    assert fields["key"] == {"outer": 8192, "head": 4096, "row": 64}
-    assert fields["value"] == {"outer": 4096, "head": 64, "row": 128}
-
-
-def test_a_strided_cache_needs_no_more_workspace() -> None:
-    plain = Shape().call(lengths="int32")
-    assert plain.with_attrs(key_strides=[8192, 4096, 64]).run().workspace == plain.run().workspace
-
-
-def test_a_sequence_dimension_of_stride_0_is_a_shared_cache() -> None:
-    assert Shape().call(key_strides=[0, 2048, 32]).fields()["key"]["outer"] == 0
-
-
-@pytest.mark.parametrize(("path", "code"), [("auto", 0), ("gather", 1), ("dense", 2)])
-def test_path(path: str, code: int) -> None:
-    assert Shape().call(path=path).fields()["path"] == code
-
-
-def test_scale_and_gamma_are_float32() -> None:
-    fields = Shape().call(sdc="exp_threshold", sdc_gamma=0.3).with_attrs(scale_value=-0.7).fields()
-    assert (fields["scaleValue"], fields["sdcGamma"]) == (ctypes.c_float(-0.7).value, ctypes.c_float(0.3).value)
-
-
-def test_largest_call_is_accepted() -> None:
-    shape = Shape(batch=65536, kv_heads=8, group=1, head_dim=512, rows=262144)
-    result = shape.call(lengths="int64").run()
-    assert tiling_fields(result.tiling)["key"] == {"outer": 8 * 262144 * 512, "head": 262144 * 512, "row": 512}
-
-
-def test_scores_of_post_softmax_reach_their_limit_and_no_further() -> None:
-    """[B, Hq, capacity] = [16, 16, 262144] float32 is 256 MiB."""
-    shape = Shape(batch=16, kv_heads=16, group=1, rows=262144)
-    call = shape.call(placement="post_softmax", lengths="int32")
-    assert call.run().workspace > _SYSTEM + _MAX_SCORES
-    with pytest.raises(OperatorError, match="256 MiB of scores"):
-        replace(shape, batch=17).call(placement="post_softmax", lengths="int32").run()
-
-
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("group", [1, 4, 9])
 @pytest.mark.parametrize("head_dim", [64, 128, 512])
@@ -427,10 +321,3 @@ def test_scores_of_whole_units_stay_in_ub_up_to_its_room(dtype: str, group: int,
     assert (outside.key, outside.workspace) == (_WHOLE + _POST_SOFTMAX, _SYSTEM + -(-size // 512) * 512)
     cut = replace(shape, rows=room).call(placement="post_softmax", lengths="int32").run()
     assert cut.workspace > _SYSTEM + shape.batch * shape.heads * room * 4, "a core leaves the scores of a part"
-
-
-def test_error_kinds_of_the_maths_alone() -> None:
-    """None, value, type, not supported: compiled without CANN and without its stand-ins."""
-    kinds = (ctypes.c_uint32 * 4)()
-    _library().ErrorKinds(kinds)
-    assert list(kinds) == [0, 1, 2, 3]

@@ -8,32 +8,6 @@ struct EqualRows {
     uint32_t operator()(uint32_t) const { return rows; }
 };
 
-toptheta::TensorDescription Describe(toptheta::ElementType type, std::vector<int64_t> dims)
-{
-    return {true, type, std::move(dims)};
-}
-
-toptheta::Arguments ValidArguments()
-{
-    using toptheta::ElementType;
-    using toptheta::InputIndex;
-    toptheta::Arguments arguments;
-    arguments.inputs[InputIndex::kQuery] = Describe(ElementType::kFloat16, {2, 4, 1, 32});
-    arguments.inputs[InputIndex::kKey] = Describe(ElementType::kFloat16, {2, 2, 64, 32});
-    arguments.inputs[InputIndex::kValue] = arguments.inputs[InputIndex::kKey];
-    arguments.inputs[InputIndex::kThreshold] = Describe(ElementType::kFloat32, {4});
-    arguments.outputs[toptheta::OutputIndex::kAttentionOut] = arguments.inputs[InputIndex::kQuery];
-    arguments.numHeads = 4;
-    arguments.numKeyValueHeads = 2;
-    return arguments;
-}
-
-uint32_t KindOf(const toptheta::Arguments& arguments, const toptheta::Platform& platform)
-{
-    toptheta::Tiling tiling;
-    return static_cast<uint32_t>(toptheta::ComputeTiling(arguments, platform, tiling).kind);
-}
-
 }  // namespace
 
 extern "C" {
@@ -71,23 +45,6 @@ uint32_t SegmentsOfUnits(uint32_t batch, uint32_t kvHeads, uint32_t headBlocks, 
         *atWork += works ? 1 : 0;
     }
     return toptheta::AnyCut(total, batch * kvHeads * headBlocks);
-}
-
-// The kind of error of four calls: a valid one, a wrong value, a wrong dtype, a shape that is not supported.
-void ErrorKinds(uint32_t kinds[4])
-{
-    const toptheta::Platform platform = {48, 24, 192 * 1024, 0};
-    const toptheta::Arguments valid = ValidArguments();
-    toptheta::Arguments value = valid;
-    value.numHeads = 3;
-    toptheta::Arguments type = valid;
-    type.inputs[toptheta::InputIndex::kThreshold].type = toptheta::ElementType::kFloat16;
-    toptheta::Arguments unsupported = valid;
-    unsupported.inputs[toptheta::InputIndex::kQuery].dims[3] = 40;
-    const toptheta::Arguments* const calls[] = {&valid, &value, &type, &unsupported};
-    for (uint32_t i = 0; i < 4; i++) {
-        kinds[i] = KindOf(*calls[i], platform);
-    }
 }
 
 }  // extern "C"
