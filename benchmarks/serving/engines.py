@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import random
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -218,16 +217,6 @@ def best_of(logits: torch.Tensor) -> dict[int, float]:
     """Find the best logarithms of probabilities by token, the best first."""
     values, order = logits.double().log_softmax(-1).topk(20)
     return dict(zip(order.tolist(), values.tolist(), strict=True))
-
-
-def differences(ours: Answer, reference: Answer) -> list[float]:
-    """Compute how far the logarithms of probabilities differ, token by token, up to where the two go different ways."""
-    found = []
-    for token, ours_best, best in zip(ours.tokens, ours.best, reference.best, strict=True):
-        found.append(abs(ours_best[token] - best.get(token, -math.inf)))
-        if token != max(best, key=best.__getitem__):
-            break
-    return found
 
 
 def wrong_tokens(ours: Answer, reference: Answer, tolerance: float = TOLERANCE) -> list[str]:

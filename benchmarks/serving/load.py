@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import random
-import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.serving.engines import LONGEST, K, make_engine, prompts, totals
+from benchmarks.serving.engines import INT8, LONGEST, K, answers, layers_of, make_engine, prompts, totals
 from toptheta_npu.vllm.metrics import Totals
 
-#: In the order in which they take turns; the settings of the plug-in, among them the default for short rows.
-ENGINES: dict[str, dict[str, Any] | None] = {"dense": None, "sparse": {"k": K, "dense_below": None}}
 #: Sequences that decode side by side, and keys of each in the middle of what is timed.
 DECODING = ((4, 1900), (16, 1900), (8, 3800))
 DECODED = 48
+BATCHES, LENGTHS = (1, 4, 16), (128, 256, 512, 1024, 1900, 3800)
+OPTIONS: dict[str, Any] = {
+    "max_model_len": 2 * LONGEST, "max_num_seqs": 16, "kv_cache_memory_bytes": 1 << 29, "enable_prefix_caching": True,
+}  # fmt: skip
+#: Settings of the plug-in, among them the default for short rows.
+SETTINGS: dict[str, Any] = {"k": K, "dense_below": None}
 
 
 @dataclass(frozen=True)
@@ -33,71 +36,78 @@ LOAD = Load()
 
 
 def compare_speed(rounds: int) -> Iterator[dict[str, Any]]:
-    """Measure requests and tokens per second under load, and tokens per second of steps that only decode."""
-    options: dict[str, Any] = {
-        "max_model_len": 2 * LONGEST, "max_num_seqs": LOAD.at_once, "kv_cache_memory_bytes": 1 << 29,
-        "enable_prefix_caching": True,
+    """Measure requests per second under load, and tokens per second of steps that only decode, over dense vLLM."""
+    dense, sparse = make_engine(**OPTIONS), make_engine(SETTINGS, **OPTIONS)
+    load = {
+        "requests": LOAD.requests, "at_once": LOAD.at_once, "prompts": LOAD.prompts, "new_tokens": LOAD.new_tokens
     }  # fmt: skip
-    engines = {name: make_engine(settings, **options) for name, settings in ENGINES.items()}
-    found: dict[str, Any] = {"rounds": rounds, "load": _under_load(engines, rounds), "decoding": []}
+    before, over_dense = totals(sparse), []
+    for round_ in range(rounds + 1):
+        seconds = [answer_all(engine, round_) for engine in (dense, sparse)]
+        if round_:  # the first one warms up
+            over_dense.append(seconds[0] / seconds[1])
+    load |= {"over_dense": over_dense, "kept": shares(totals(sparse) - before)}
+    found: dict[str, Any] = {"rounds": rounds, "load": load, "decoding": []}
     for batch, keys in DECODING:
-        found["decoding"].append(_decoding(engines, batch, keys, rounds))
+        before = totals(sparse)
+        ratios = decoding_ratios(dense, sparse, batch, keys, rounds)
+        kept = shares(totals(sparse) - before)
+        found["decoding"].append({"batch": batch, "keys": keys, "over_dense": ratios, "kept": kept})
         yield found
 
 
-def _under_load(engines: dict[str, Any], rounds: int) -> dict[str, Any]:
-    seconds: dict[str, list[float]] = {name: [] for name in engines}
-    before: dict[str, Totals] = {}
-    tokens = []
-    for round_ in range(rounds + 1):  # the first one warms up
-        for name, engine in engines.items():
-            if round_ <= 1 and ENGINES[name] is not None:
-                before[name] = totals(engine)
-            spent, answered = answer_all(engine, round_)
-            if round_:
-                seconds[name].append(spent)
-                tokens += [answered] if name == "dense" else []
-    return {
-        "requests": LOAD.requests, "at_once": LOAD.at_once, "prompts": LOAD.prompts, "new_tokens": LOAD.new_tokens,
-        "requests_per_second": _medians({name: [LOAD.requests / s for s in each] for name, each in seconds.items()}),
-        "tokens_per_second": _medians(
-            {name: [count / s for count, s in zip(tokens, each, strict=True)] for name, each in seconds.items()}
-        ),
-        "over_dense": _over_dense({name: [1 / s for s in each] for name, each in seconds.items()}),
-        "kept": {name: shares(totals(engines[name]) - totals_then) for name, totals_then in before.items()},
-    }  # fmt: skip
+def find_break_even(rounds: int) -> Iterator[dict[str, Any]]:
+    """Find from which row length on thresholds are as fast as vLLM's own kernel, where no row is too short for them."""
+    dense, sparse = make_engine(**OPTIONS), make_engine({"k": K}, **OPTIONS)
+    found: dict[str, Any] = {"rounds": rounds, "k": K, "steps": []}
+    for batch in BATCHES:
+        for keys in LENGTHS:
+            ratios = decoding_ratios(dense, sparse, batch, keys, rounds)
+            found["steps"].append({"batch": batch, "keys": keys, "over_dense": ratios})
+            yield found
 
 
-def answer_all(engine: Any, seed: int) -> tuple[float, int]:
-    """Time in seconds how an engine answers the requests of one round, prompts included. Count the new tokens."""
+def compare_int8(rounds: int) -> Iterator[dict[str, Any]]:
+    """Measure what an int8 cache gains over one of the model's dtype, both by thresholds, and the bytes of a token."""
+    found: dict[str, Any] = {"rounds": rounds, "decoding": []}
+    for dtype in ("bfloat16", "float32"):
+        own, int8 = (make_engine(SETTINGS, **OPTIONS, dtype=dtype, **options) for options in ({}, INT8))
+        sizes = [_token_bytes(engine) for engine in (own, int8)]
+        for batch, keys in DECODING:
+            ratios = decoding_ratios(own, int8, batch, keys, rounds)
+            row = {"dtype": dtype, "batch": batch, "keys": keys, "token_bytes": sizes, "over_same": ratios}
+            found["decoding"].append(row)
+            yield found
+
+
+def _token_bytes(engine: Any) -> int:
+    """Count the bytes of a token in the caches of all layers."""
+    answers(engine, prompts(40), 2)
+    caches = [layer.kv_cache for layer in layers_of(engine)]
+    return sum(cache.nbytes // (cache.shape[0] * cache.shape[2]) for cache in caches)
+
+
+def answer_all(engine: Any, seed: int) -> float:
+    """Time in seconds how an engine answers the requests of one round, prompts included."""
     draw = random.Random(seed)
     asked = prompts(*(draw.randint(*LOAD.prompts) for _ in range(LOAD.requests)), seed=seed)
-    wanted = [draw.randint(*LOAD.new_tokens) for _ in asked]
     llm = engine.llm_engine
     llm.reset_prefix_cache()
     start = time.perf_counter()
-    for index, (ids, count) in enumerate(zip(asked, wanted, strict=True)):
-        llm.add_request(f"load:{seed}:{index}", {"prompt_token_ids": ids}, likeliest(count))
+    for index, ids in enumerate(asked):
+        llm.add_request(f"load:{seed}:{index}", {"prompt_token_ids": ids}, likeliest(draw.randint(*LOAD.new_tokens)))
     while llm.has_unfinished_requests():
         llm.step()
-    return time.perf_counter() - start, sum(wanted)
+    return time.perf_counter() - start
 
 
-def _decoding(engines: dict[str, Any], batch: int, keys: int, rounds: int) -> dict[str, Any]:
-    rates: dict[str, list[float]] = {name: [] for name in engines}
-    before: dict[str, Totals] = {}
+def decoding_ratios(first: Any, second: Any, batch: int, keys: int, rounds: int) -> list[float]:
+    """Divide the second engine's decode rate by the first's, in rounds that take turns."""
+    ratios = []
     for round_ in range(rounds + 1):  # the first one warms up and leaves the prompts in the cache
-        for name, engine in engines.items():
-            if round_ == 1 and ENGINES[name] is not None:
-                before[name] = totals(engine)
-            rate = decode_rate(engine, batch, keys, round_)
-            if round_:
-                rates[name].append(rate)
-    return {
-        "batch": batch, "keys": keys, "new_tokens": DECODED, "tokens_per_second": _medians(rates),
-        "over_dense": _over_dense(rates),
-        "kept": {name: shares(totals(engines[name]) - totals_then) for name, totals_then in before.items()},
-    }  # fmt: skip
+        rates = [decode_rate(engine, batch, keys, round_) for engine in (first, second)]
+        ratios.append(rates[1] / rates[0])
+    return ratios[1:]
 
 
 def decode_rate(engine: Any, batch: int, keys: int, round_: int) -> float:
@@ -120,19 +130,6 @@ def likeliest(new_tokens: int) -> Any:
     from vllm import SamplingParams
 
     return SamplingParams(temperature=0, max_tokens=new_tokens, ignore_eos=True, detokenize=False)
-
-
-def _medians(values: dict[str, list[float]]) -> dict[str, float]:
-    return {name: statistics.median(each) for name, each in values.items()}
-
-
-def _over_dense(rates: dict[str, list[float]]) -> dict[str, list[float]]:
-    """Divide the rates by the dense ones, round by round."""
-    return {
-        name: [rate / dense for rate, dense in zip(each, rates["dense"], strict=True)]
-        for name, each in rates.items()
-        if name != "dense"
-    }
 
 
 def shares(added: Totals) -> dict[str, float]:

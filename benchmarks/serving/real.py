@@ -6,24 +6,17 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from benchmarks.real_model_study.settings import SCALES
 from benchmarks.real_model_study.texts import Windows
-from benchmarks.serving.engines import answers, differences, generated_by, layers_of, make_engine, totals, wrong_tokens
+from benchmarks.serving.engines import layers_of, make_engine, totals
 from benchmarks.serving.load import likeliest, shares
 
 DENSE, SPARSE = "dense", "sparse"
 #: vLLM's own choice on a CPU.
 BLOCK_SIZE = 128
-#: Prompts whose answers are compared with those of `generate`, and their tokens.
-COMPARED, COMPARED_TOKENS = 3, 32
-#: Logarithms of probabilities may differ by as much: vLLM computes the prompt in another order than transformers does.
-TOLERANCE = 2e-3
 
 
 @dataclass(frozen=True)
@@ -36,7 +29,6 @@ class Setting:
         tau: the share of its row's attention that a key must exceed.
         lengths: tokens of the prompts; one after the other.
         clients: sequences that are answered side by side, each after a prompt of its own.
-        dtypes: of weights and cache; one after the other.
     """
 
     model: Path
@@ -45,38 +37,32 @@ class Setting:
     lengths: tuple[int, ...] = (3000, 6000)
     clients: int = 8
     new_tokens: int = 128
-    dtypes: tuple[str, ...] = ("float32",)
-
-    @cached_property
-    def tokenizer(self) -> Any:
-        """The tokenizer of the model."""
-        from transformers import AutoTokenizer
-
-        return AutoTokenizer.from_pretrained(self.model)
 
     def prompts(self, length: int, count: int) -> list[list[int]]:
         """Cut prompts from documents of the evaluation split, one from each."""
-        windows = Windows(self.tokenizer, self.packages, SCALES["headline"])
+        from transformers import AutoTokenizer
+
+        windows = Windows(AutoTokenizer.from_pretrained(self.model), self.packages, SCALES["headline"])
         _, tokens = windows.of("prose", "evaluation", length, count)
         return [row.tolist() for row in tokens]
 
     @property
-    def aim(self) -> dict[str, Any]:
-        """What rows aim at, of the plug-in and of `sparsify`; other settings are as they are by default."""
-        return {"tau": self.tau}
+    def settings(self) -> dict[str, Any]:
+        """Give the settings of the plug-in."""
+        return {"tau": self.tau, "dense_below": None}
 
-    def engine(self, name: str, dtype: str) -> Any:
+    def engine(self, name: str) -> Any:
         """Make one of the engines that take turns."""
-        longest = max(self.lengths) + max(self.new_tokens, COMPARED_TOKENS)
+        longest = max(self.lengths) + self.new_tokens
         options = {
-            "model": str(self.model), "dtype": dtype, "max_model_len": longest, "max_num_seqs": self.clients,
+            "model": str(self.model), "max_model_len": longest, "max_num_seqs": self.clients,
             "block_size": BLOCK_SIZE, "enable_prefix_caching": True,
-            "kv_cache_memory_bytes": self._cache_bytes(getattr(torch, dtype)),
+            "kv_cache_memory_bytes": self._cache_bytes(),
         }  # fmt: skip
-        return make_engine({"dense_below": None, **self.aim} if name == SPARSE else None, **options)
+        return make_engine(self.settings if name == SPARSE else None, **options)
 
-    def _cache_bytes(self, dtype: torch.dtype) -> int:
-        """Compute what the sequences need, and some pages more.
+    def _cache_bytes(self) -> int:
+        """Compute what the sequences need in float32, and some pages more.
 
         An answer writes pages of its own. With as many to spare as the last answer had, none of a prompt is taken.
         """
@@ -85,24 +71,20 @@ class Setting:
         config = AutoConfig.from_pretrained(self.model)
         width = config.num_key_value_heads * (config.head_dim or config.hidden_size // config.num_attention_heads)
         pages = self.clients * -(-(max(self.lengths) + 3 * self.new_tokens + 4 * BLOCK_SIZE) // BLOCK_SIZE)
-        return int(pages * BLOCK_SIZE * config.num_hidden_layers * 2 * width * dtype.itemsize)
+        return int(pages * BLOCK_SIZE * config.num_hidden_layers * 2 * width * 4)
 
 
 def compare_real(setting: Setting, rounds: int) -> Iterator[dict[str, Any]]:
-    """Yield what was found so far after every round: seconds per token, what was read; at last, wrong tokens."""
+    """Yield what was found so far after every round: seconds per token, and what was read."""
     found: dict[str, Any] = {
-        "model": setting.model.name, **setting.aim, "clients": setting.clients, "new_tokens": setting.new_tokens,
+        "model": setting.model.name, "tau": setting.tau, "clients": setting.clients, "new_tokens": setting.new_tokens,
         "decoding": [],
     }  # fmt: skip
-    for dtype in setting.dtypes:
-        engines = {name: setting.engine(name, dtype) for name in (DENSE, SPARSE)}
-        for length in setting.lengths:
-            found["decoding"].append({})
-            for row in _decoding(engines, setting.prompts(length, setting.clients), setting.new_tokens, rounds):
-                found["decoding"][-1] = {"dtype": dtype, "prompt": length, **row}
-                yield found
-        if dtype == "float32":
-            found["answers"] = _compare_answers(engines[SPARSE], setting)
+    engines = {name: setting.engine(name) for name in (DENSE, SPARSE)}
+    for length in setting.lengths:
+        found["decoding"].append({})
+        for row in _decoding(engines, setting.prompts(length, setting.clients), setting.new_tokens, rounds):
+            found["decoding"][-1] = {"prompt": length, **row}
             yield found
 
 
@@ -152,20 +134,3 @@ def token_seconds(engine: Any, prompts: list[list[int]], new_tokens: int, name: 
 def _quantiles(gaps: Sequence[float]) -> dict[str, float]:
     cuts = statistics.quantiles(gaps, n=20, method="inclusive")
     return {"p50": cuts[9], "p95": cuts[18]}
-
-
-def _compare_answers(engine: Any, setting: Setting) -> dict[str, Any]:
-    """Compare answers to the shortest prompts with those of transformers' generate() within `sparsify`."""
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(setting.model, dtype="float32").eval()
-    asked = setting.prompts(min(setting.lengths), min(COMPARED, setting.clients))
-    ours = answers(engine, asked, COMPARED_TOKENS)
-    reference = [generated_by(model, None, ids, COMPARED_TOKENS, **setting.aim) for ids in asked]
-    pairs = list(zip(ours, reference, strict=True))
-    apart = [each for pair in pairs for each in differences(*pair)]
-    wrong = [each for pair in pairs for each in wrong_tokens(*pair, tolerance=TOLERANCE)]
-    return {
-        "requests": len(pairs), "prompt": len(asked[0]), "tokens": len(apart), "wrong_tokens": len(wrong),
-        "wrong": wrong, "largest_difference": max(apart),
-    }  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -27,13 +27,14 @@ from benchmarks.serving.engines import (
     make_engine,
     prompts,
     replayed,
-    totals,
 )
 
 #: Scores nearer to their thresholds are the same up to rounding.
 ROUNDING = 1e-5
 #: Options of an engine whose cache is so small that requests are preempted, and whose prompts come in chunks.
 SMALL_CACHE = {"num_gpu_blocks_override": 24, "max_num_batched_tokens": 256, "max_model_len": 704}
+#: Steps after which a client gives up.
+PATIENCE = 4
 
 
 @dataclass(frozen=True)
@@ -123,8 +124,14 @@ def draw_schedule(seed: int) -> list[Arrival]:
     return [Arrival(step, ids, draw.randint(8, 48)) for step, ids in zip(steps, asked, strict=True)]
 
 
-def run_schedule(engine: Any, arrivals: list[Arrival]) -> list[Request]:
-    """Answer a schedule by an engine in this process, and record how it got there."""
+def run_schedule(engine: Any, arrivals: list[Arrival], give_up: Collection[int] = ()) -> list[Request]:
+    """Answer a schedule by an engine in this process, and record how it got there.
+
+    Args:
+        engine: in this process.
+        arrivals: the requests.
+        give_up: which of them are aborted `PATIENCE` steps after they came, and have no answer.
+    """
     llm = engine.llm_engine
     requests = [Request(arrival.prompt) for arrival in arrivals]
     waiting, step = dict(enumerate(arrivals)), 0
@@ -133,65 +140,14 @@ def run_schedule(engine: Any, arrivals: list[Arrival]) -> list[Request]:
             for index in [index for index, arrival in waiting.items() if arrival.step <= step]:
                 arrival = waiting.pop(index)
                 llm.add_request(str(index), {"prompt_token_ids": arrival.prompt}, greedy(arrival.new_tokens))
+            llm.abort_request([str(index) for index in give_up if arrivals[index].step + PATIENCE == step])
             for output in llm.step():
-                if output.finished:
+                if output.finished and output.outputs[0].finish_reason != "abort":
                     requests[int(output.request_id)].answer = answer_of(output)
             step += 1
     for index, request in enumerate(requests):
         request.segments = segments[str(index)]
     return requests
-
-
-def run_schedules(
-    count: int, names: Collection[str] = (), before: Iterable[dict[str, Any]] = ()
-) -> Iterator[dict[str, Any]]:
-    """Run schedules of the seeds 0 to ``count`` - 1 by the settings of `ENGINES`, in a cache that preempts.
-
-    Yield what was found so far after every ten of them, and after the last.
-
-    Args:
-        count: of schedules.
-        names: of the engines; all of them without.
-        before: what was found of the other engines, which stays.
-    """
-    found = {each["name"]: each for each in before if names and each["name"] not in names}
-    for name, variant in ENGINES.items():
-        if names and name not in names:
-            continue
-        for result in _counted(count, variant):
-            found[name] = {"name": name, **variant.settings, **result}
-            yield {"engines": [found[each] for each in ENGINES if each in found]}
-
-
-def _counted(count: int, variant: Variant) -> Iterator[dict[str, Any]]:
-    """Count wrong tokens, and what is kept."""
-    engine = variant.make()
-    wrong: list[str] = []
-    different: list[str] = []
-    tokens = preemptions = requests = 0
-    for seed in range(count):
-        for index, request in enumerate(run_schedule(engine, draw_schedule(seed))):
-            assert request.answer is not None
-            for found, added in zip((wrong, different), variant.wrong_in(request), strict=True):
-                found += [f"schedule {seed}, request {index}: {each}" for each in added]
-            tokens += len(request.answer.tokens)
-            preemptions += request.preemptions
-            requests += 1
-        if seed % 10 == 9 or seed + 1 == count:
-            print(
-                f"{variant}: {seed + 1} schedules, {tokens} tokens, {preemptions} preemptions, {len(wrong)} wrong",
-                flush=True,
-            )
-            kept = totals(engine)
-            yield {
-                "count": seed + 1, "requests": requests, "tokens": tokens, "preemptions": preemptions,
-                "wrong_tokens": len(wrong), "wrong": wrong[:20],
-                "different_log_probabilities": different, "kept_share": kept.kept / kept.elements,
-                "value_row_share": kept.value_rows / kept.available_value_rows,
-                "kept_over_k": kept.sparse_kept / kept.sparse_aims, "decode_tokens": kept.decode_tokens,
-                "prompt_tokens": kept.prompt_tokens, "short_tokens": kept.short_tokens,
-                "draft_tokens": kept.draft_tokens, "thresholded_tokens": kept.thresholded_tokens,
-            }  # fmt: skip
 
 
 def wrong_in(request: Request, *, int8: bool = False, **settings: Any) -> tuple[list[str], list[str]]:

@@ -1,4 +1,4 @@
-"""vLLM's HTTP server on a free port of this machine, requests to it, and the memory of its processes."""
+"""vLLM's HTTP server on a free port of this machine, and requests to it."""
 
 from __future__ import annotations
 
@@ -58,16 +58,6 @@ class Server:
         ]
         assert found
         return found[0]
-
-    def resident_bytes(self) -> dict[str, int]:
-        """Measure the memory that each process of the server has in use, by the name that it gives itself."""
-        found: dict[str, int] = {}
-        for process in (self.process.pid, *_descendants(self.process.pid)):
-            lines = Path(f"/proc/{process}/status").read_text().splitlines()
-            status = dict(line.split(":", 1) for line in lines)
-            name = status["Name"].strip()
-            found[name] = found.get(name, 0) + 1024 * int(status["VmRSS"].split()[0])
-        return found
 
 
 def _descendants(process: int) -> Iterator[int]:

@@ -45,3 +45,11 @@ def test_requests_of_a_schedule_are_preempted(small: tuple[Any, Variant]) -> Non
     engine, variant = small
     assert any(request.preemptions for request in run_schedule(engine, draw_schedule(0)))
     assert (totals(engine).short_tokens > 0) == ("dense_below" in variant.settings)
+
+
+def test_requests_that_clients_give_up_leave_the_others_right(small: tuple[Any, Variant]) -> None:
+    engine, variant = small
+    answered, given_up = run_schedule(engine, draw_schedule(0), give_up=(1, 3)), {1, 3}
+    assert {index for index, request in enumerate(answered) if request.answer is None} == given_up
+    assert not [each for request in answered if request.answer for found in variant.wrong_in(request) for each in found]
+    assert not engine.llm_engine.has_unfinished_requests()
