@@ -36,9 +36,7 @@ def folder(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_model_becomes_a_folder_that_commands_take(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert toptheta("convert", "model.gguf", "out") == 0
     out, err = capfd.readouterr()
-    what, written, following = out.splitlines()
-    sizes = "LLaMA with 2 layers, 4 heads on 2 KV heads, context 128, 0 million weights (tensors: 15 Q8_0, 5 F32)"
-    assert what == f"model.gguf: Tiny, {sizes}."
+    written, following = out.splitlines()
     assert written.startswith("out written: float32, 0 MB, in ")
     assert following == "Next: toptheta calibrate out --text FILE... -o out.theta"
     assert err == ""

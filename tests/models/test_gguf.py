@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Callable
-from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +12,6 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-from tests.full_disk import full_disk
 from toptheta_npu.errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
 
 gguf = pytest.importorskip("gguf")
@@ -33,7 +28,6 @@ from tests.models.tiny_gguf import (  # noqa: E402
     write_gguf,
 )
 from toptheta_npu.models import convert_gguf, folder_fingerprint, model_fingerprint  # noqa: E402
-from toptheta_npu.models.gguf.architectures import ARCHITECTURES, Sizes  # noqa: E402
 
 VOCABULARY = byte_level()
 FILES = {
@@ -51,13 +45,9 @@ def converted_tokenizer(folder: Path, vocabulary: Vocabulary, **options: Any) ->
 def test_the_folder_holds_the_same_model(tmp_path: Path, tied: bool) -> None:
     model = make_model(len(VOCABULARY.tokens), tied=tied)
     file = write_gguf(tmp_path / "model.gguf", model, VOCABULARY)
-    header = convert_gguf(file, tmp_path / "out")
+    convert_gguf(file, tmp_path / "out")
     assert {path.name for path in (tmp_path / "out").iterdir()} == FILES
     assert {path.name for path in tmp_path.iterdir()} == {"model.gguf", "out"}
-    assert (header.layers, header.heads, header.kv_heads, header.longest) == (2, 4, 2, CONTEXT)
-    assert header.parameters == sum(weight.numel() for weight in model.parameters())
-    assert header.stored == {"F32": 20 + (not tied)}
-
     found = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     assert type(found) is type(model)
     assert found.dtype == torch.float32
@@ -111,15 +101,6 @@ def test_other_architectures_have_the_same_weights_and_answers(
         torch.testing.assert_close(found(ids).logits, model(ids).logits, rtol=1e-5, atol=1e-4)
 
 
-def test_layers_of_gemma_have_the_windows_and_the_scale_of_its_size() -> None:
-    sizes = Sizes(62, 5376, 21504, 32, 16, 128, 131072, 262144, 1e-6, 1e6, True, 1024, 1e4, 8.0)
-    made = ARCHITECTURES["gemma3"].configuration(sizes)
-    assert [layer for layer, kind in enumerate(made["layer_types"]) if kind == "full_attention"] == [*range(5, 62, 6)]
-    assert made["query_pre_attn_scalar"] == 168
-    smaller = ARCHITECTURES["gemma3"].configuration(replace(sizes, layers=48, heads=16, hidden=3840, head_dim=256))
-    assert smaller["query_pre_attn_scalar"] == 256
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_quantised_weights_are_multiplied_out_and_rounded_to_the_dtype(tmp_path: Path, dtype: torch.dtype) -> None:
     model = make_model(len(VOCABULARY.tokens))
@@ -142,15 +123,6 @@ def test_weights_that_a_dtype_cannot_hold_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TopThetaValueError, match=r"dtype: .* got model.norm.weight with .* torch.float16 may be too"):
         convert_gguf(file, tmp_path / "out", dtype=torch.float16)
     assert [path.name for path in tmp_path.iterdir()] == ["model.gguf"]
-
-
-def test_weights_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
-    model = make_model(len(VOCABULARY.tokens))
-    with torch.no_grad():
-        model.model.norm.weight[3] = torch.nan
-    file = write_gguf(tmp_path / "model.gguf", model, VOCABULARY)
-    with pytest.raises(TopThetaValueError, match=r"model.gguf: expected finite weights, got model.norm.weight with"):
-        convert_gguf(file, tmp_path / "out")
 
 
 def test_digits_stand_alone_in_smollm(tmp_path: Path) -> None:
@@ -213,14 +185,6 @@ def test_chats_have_their_template_and_answers_end_where_turns_end(tmp_path: Pat
     assert GenerationConfig.from_pretrained(tmp_path / "out").eos_token_id == [2, 0]
 
 
-def test_other_files_beside_the_gguf_file_are_not_read(tmp_path: Path) -> None:
-    for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"):
-        (tmp_path / name).write_text(
-            '{"add_prefix_space": true, "extra_special_tokens": {"x": "the"}, "vocab_size": 3}'
-        )
-    assert converted_tokenizer(tmp_path, VOCABULARY).encode(" the") == [VOCABULARY.id("Ġthe")]
-
-
 UNFIT = TopThetaNotImplementedError
 BROKEN = TopThetaValueError
 
@@ -229,22 +193,19 @@ BROKEN = TopThetaValueError
     ("options", "error", "message"),
     [
         ({"architecture": "phi3"}, UNFIT, "architecture llama, gemma3, qwen2, qwen3, got 'phi3'"),
-        ({"architecture": "gemma3"}, BROKEN, "of a Gemma 3 model, got one without gemma3.attention.sliding_window"),
         ({"architecture": "qwen2"}, BROKEN, "got 6 of 26 missing, such as blk.0.attn_q.bias; download"),
         ({"vocabulary": byte_level("tekken")}, UNFIT, "a pre-tokenizer of gpt-2, smollm, .* got 'tekken'"),
-        ({"vocabulary": byte_level(None)}, UNFIT, "a pre-tokenizer of .* got none"),
         ({"vocabulary": Vocabulary("t5", None, VOCABULARY.tokens)}, UNFIT, "a tokenizer 'gpt2' or 'llama', got 't5'"),
         ({"without": ["llama.attention.head_count_kv"]}, BROKEN, "got one without llama.attention.head_count_kv"),
         ({"settings": {"llama.rope.scaling.type": "yarn"}}, UNFIT, "got llama.rope.scaling.type = yarn"),
         ({"settings": {"llama.expert_count": 8}}, UNFIT, "got llama.expert_count = 8"),
-        ({"settings": {"llama.attention.head_count_kv": [2, 1]}}, UNFIT, r"llama.attention.head_count_kv = \[2, 1\]"),
+        ({"settings": {"llama.attention.head_count_kv": [2, 1]}}, UNFIT, r"llama.attention.head_count_kv = \[2 1\]"),
         ({"settings": {"llama.rope.dimension_count": 8}}, UNFIT, "got heads of 16 with 8, 16 rotary or value elements"),
         ({"extra": {"rope_freqs.weight": np.ones(8)}}, UNFIT, "got scaled rotary frequencies"),
-        ({"extra": {"blk.0.attn_q.bias": np.ones(64)}}, UNFIT, "got blk.0.attn_q.bias"),
-        ({"without": ["blk.1.ffn_up.weight"]}, BROKEN, "got 1 of 20 missing, such as blk.1.ffn_up.weight; download"),
+        ({"settings": {"llama.block_count": 0}}, BROKEN, "a whole number from 1 on as llama.block_count, got 0"),
+        ({"settings": {"llama.rope.freq_base": float("nan")}}, BROKEN, "a finite number above 0 as llama.rope.freq_b"),
         ({"settings": {"split.count": 2, "split.no": 1}}, BROKEN, "a whole model, got part 2 of 2; join its parts: ll"),
         ({"settings": {"llama.feed_forward_length": 32}}, BROKEN, "ffn_gate.weight of 32 x 64, .* got 96 x 64; down"),
-        ({"settings": {"llama.attention.causal": False}}, UNFIT, "got llama.attention.causal = False"),
         ({"settings": {"llama.rope.scaling.factor": 2.0}}, UNFIT, "got llama.rope.scaling.factor = 2.0"),
     ],
 )  # fmt: skip
@@ -276,32 +237,13 @@ def test_settings_that_change_nothing_do_no_harm(tmp_path: Path, settings: dict[
     convert_gguf(new_gguf(tmp_path, settings=settings), tmp_path / "out")
 
 
-@pytest.mark.parametrize("name", ["mistral", "t5 llama", ""])
-def test_the_name_of_a_model_does_not_change_it(tmp_path: Path, name: str) -> None:
-    header = convert_gguf(new_gguf(tmp_path, settings={"general.name": name}), tmp_path / "out")
-    assert header.name == name
-    found = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
-    expected = make_model(len(VOCABULARY.tokens)).state_dict()
-    assert type(found).__name__ == "LlamaForCausalLM"
-    assert all(torch.equal(weight, expected[name]) for name, weight in found.state_dict().items())
-
-
-def test_a_system_without_symbolic_links_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def symlink(*_: object, **__: object) -> None:
-        raise OSError(1, "A required privilege is not held by the client")
-
-    monkeypatch.setattr(os, "symlink", symlink)
-    convert_gguf(new_gguf(tmp_path), tmp_path / "out")
-    assert {path.name for path in (tmp_path / "out").iterdir()} == FILES
-
-
 def test_progress_is_told_of_every_tensor(tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
     convert_gguf(new_gguf(tmp_path), tmp_path / "out", progress=lambda *done: told.append(done))
     assert told == [(done, 20) for done in range(1, 21)]
 
 
-@pytest.mark.parametrize("share", [0.0, 0.0001, 0.001, 0.01, 0.1, 0.3, 0.6, 0.999])
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.999])
 def test_truncated_files_are_refused(tmp_path: Path, share: float) -> None:
     file = new_gguf(tmp_path)
     content = file.read_bytes()
@@ -309,16 +251,6 @@ def test_truncated_files_are_refused(tmp_path: Path, share: float) -> None:
     with pytest.raises(TopThetaValueError, match=r"a whole GGUF file, got .* ends early .*; download it again"):
         convert_gguf(file, tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["model.gguf"]
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [("none.gguf", "got no such file"), (".", "got a folder"), ("text.gguf", "got another file, or one that ends")],
-)
-def test_files_that_are_none(tmp_path: Path, name: str, message: str) -> None:
-    (tmp_path / "text.gguf").write_text("no GGUF file, but some text that is longer than a header")
-    with pytest.raises(TopThetaValueError, match=message):
-        convert_gguf(tmp_path / name, tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -336,28 +268,6 @@ def test_a_folder_with_files_stays_as_it_is(tmp_path: Path) -> None:
     with pytest.raises(TopThetaValueError, match="expected a new folder or an empty one, got one with files in it"):
         convert_gguf(file, tmp_path / "out")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine"]
-
-
-def no_room(patch: pytest.MonkeyPatch) -> Any:
-    return full_disk(20_000)
-
-
-def no_tokenizer_written(patch: pytest.MonkeyPatch) -> Any:
-    def save_pretrained(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    patch.setattr(transformers.PreTrainedTokenizerBase, "save_pretrained", save_pretrained)
-    return nullcontext()
-
-
-@pytest.mark.parametrize("fail", [no_room, no_tokenizer_written])
-def test_a_disk_without_room_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fail: Callable[[pytest.MonkeyPatch], Any]
-) -> None:
-    file = new_gguf(tmp_path)
-    with fail(monkeypatch), pytest.raises(TopThetaValueError, match=r"out: expected a place where .* can be written"):
-        convert_gguf(file, tmp_path / "out")
-    assert [path.name for path in tmp_path.iterdir()] == ["model.gguf"]
 
 
 def test_an_interrupt_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

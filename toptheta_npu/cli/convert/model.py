@@ -17,14 +17,13 @@ from ..common.model import be_quiet
 from ..common.progress import Bars
 
 if TYPE_CHECKING:
-    from ...models.gguf import Header
     from .options import Options
 
 _DTYPES = ("float32", "bfloat16", "float16")
 
 
 def convert_model(options: Options) -> None:
-    """Convert the model, and say what it is and how large it became.
+    """Convert the model, and say how large it became.
 
     Raises:
         TopThetaArgumentError: of `toptheta_npu.models.convert_gguf`, or there is no folder to write to.
@@ -36,15 +35,14 @@ def convert_model(options: Options) -> None:
     # before transformers, which takes seconds: the extra may be missing
     import gguf  # noqa: F401
 
-    from ...models.gguf import convert_gguf
+    from ...models.gguf.convert import convert_gguf
 
     be_quiet()
     console, begin = printing.console(), time.monotonic()
     with Bars() as bars:
         dtype = getattr(torch, options.dtype)
-        header = convert_gguf(options.source, options.folder, dtype=dtype, progress=_told(bars))
+        convert_gguf(options.source, options.folder, dtype=dtype, progress=_told(bars))
     size = sum(file.stat().st_size for file in options.folder.iterdir())
-    console.print(f"{options.source}: {_in_words(header)}.", markup=False)
     took = time.monotonic() - begin
     console.print(f"{options.folder} written: {options.dtype}, {size / 1e6:.0f} MB, in {took:.0f} s.", markup=False)
     folder, table = shlex.quote(str(options.folder)), shlex.quote(f"{options.folder.resolve().name}.theta")
@@ -57,11 +55,3 @@ def _told(bars: Bars) -> Callable[[int, int], None]:
         return bars.add("reading weights", total)
 
     return lambda done, total: bar(total)(done)
-
-
-def _in_words(header: Header) -> str:
-    stored = ", ".join(f"{count} {name}" for name, count in header.stored.items())
-    heads = f"{header.heads} heads on {header.kv_heads} KV heads"
-    name = f"{header.name}, " if header.name else ""
-    millions = f"{header.parameters / 1e6:.0f} million weights (tensors: {stored})"
-    return f"{name}{header.architecture} with {header.layers} layers, {heads}, context {header.longest}, {millions}"

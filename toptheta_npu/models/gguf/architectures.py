@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,14 @@ class Sizes:
         }  # fmt: skip
 
 
+class Target(NamedTuple):
+    """What a tensor of the file becomes: its name in transformers, its shape, and its name within its layer."""
+
+    name: str
+    shape: tuple[int, ...]
+    part: str
+
+
 #: A tensor's name in transformers, and its shape by the names of `Sizes.by_name`.
 Tensors = Mapping[str, tuple[str, tuple[str, ...]]]
 
@@ -76,9 +84,23 @@ class Architecture:
     pairs: bool = False
     norms_plus: float = 0.0
 
+    def tensors(self, sizes: Sizes) -> dict[str, Target]:
+        """List all tensors of a file with a model of these sizes, by their names there."""
+        lengths = sizes.by_name
+        found = {
+            name: Target(target, tuple(lengths[each] for each in shape), name)
+            for name, (target, shape) in _ONCE.items()
+            if not (sizes.tied and name == "output.weight")
+        }
+        for layer in range(sizes.layers):
+            for part, (target, shape) in self.of_layer.items():
+                of_layer = tuple(lengths[each] for each in shape)
+                found[f"blk.{layer}.{part}"] = Target(f"model.layers.{layer}.{target}", of_layer, part)
+        return found
+
 
 #: The tensors that are there once, in every architecture.
-ONCE: Tensors = {
+_ONCE: Tensors = {
     "token_embd.weight": ("model.embed_tokens.weight", ("vocabulary", "hidden")),
     "output_norm.weight": ("model.norm.weight", ("hidden",)),
     "output.weight": ("lm_head.weight", ("vocabulary", "hidden")),

@@ -13,7 +13,7 @@ from ..._files import file_error, new_folder
 from ...errors import TopThetaBackendError, TopThetaTypeError, TopThetaValueError
 from .architectures import Architecture, Sizes
 from .contents import NO_WAY, Contents, read_contents
-from .header import Header, read_header, read_kind, read_sizes
+from .header import read_kind, read_sizes
 from .tokenizer import check_tokenizer, make_tokenizer
 from .vocabulary import Vocabulary, read_vocabulary
 from .weights import read_weights
@@ -31,7 +31,7 @@ def convert_gguf(
     *,
     dtype: torch.dtype = torch.float32,
     progress: Callable[[int, int], None] | None = None,
-) -> Header:
+) -> None:
     """Convert a LLaMA, Gemma 3, Qwen 2 or Qwen 3 model from llama.cpp's GGUF form into a folder of transformers.
 
     The quantised weights are multiplied out. float32 holds them exactly; bfloat16 and float16 round, and take half
@@ -43,9 +43,6 @@ def convert_gguf(
             tokenizer_config.json and chat_template.jinja, if there is one.
         dtype: torch.float32, torch.bfloat16 or torch.float16.
         progress: is told how many of the tensors are read, and how many there are.
-
-    Returns:
-        What the file says of the model.
 
     Raises:
         TopThetaTypeError: something is not a path, or not a torch.dtype.
@@ -64,12 +61,10 @@ def convert_gguf(
     kind = read_kind(contents)
     vocabulary = read_vocabulary(contents)
     sizes = read_sizes(contents, kind, len(vocabulary.tokens))
-    header = read_header(contents, kind, sizes)
     with new_folder(folder) as written:
         tokenizer = _tokenizer(contents, vocabulary, sizes)
         weights = read_weights(contents, kind, sizes, dtype, progress)
         _save(_model(kind, weights, vocabulary, sizes, dtype), tokenizer, written, Path(folder))
-    return header
 
 
 def _check_packages() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,6 @@ import numpy as np
 from ..._files import file_error
 from ...errors import TopThetaNotImplementedError, shown
 from .contents import AGAIN, NO_WAY, Contents
-from .header import plain, text_of
 
 #: ``tokenizer.ggml.pre`` by the way in which it splits text.
 _BYTES = ("gpt-2",)
@@ -21,7 +21,6 @@ _KNOWN = (*_BYTES, *DIGITS_AND_BYTES, *LLAMA_3, *QWEN_2)
 
 #: Types of tokens, as gguf.TokenType numbers them.
 UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4
-_TYPES = range(7)
 _PREFIX = "tokenizer.ggml."
 _IDS = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
 #: What llama.cpp takes where the file has none: of SentencePiece.
@@ -93,117 +92,61 @@ def read_vocabulary(contents: Contents) -> Vocabulary:
         TopThetaValueError: something of it is missing, or cannot be.
         TopThetaNotImplementedError: it is of another kind than those that were compared with llama.cpp.
     """
-    _check_complete(contents)
-    kind, pre = text_of(contents, f"{_PREFIX}model") or "", text_of(contents, f"{_PREFIX}pre") or ""
-    _check_known(contents, kind, pre)
-    tokens = _tokens(contents)
-    types = _numbers(contents, "token_type", len(tokens))
-    if wrong := [found for found in types if found not in _TYPES]:
-        raise file_error(contents.file, "token types from 0 to 6", str(wrong[0]), AGAIN)
-    usual = _USUAL_IDS if kind == "llama" else {}
-    ids = {
-        name: found
-        for name, key in _IDS.items()
-        if (found := _id(contents, key, len(tokens), usual.get(name))) is not None
-    }
-    return Vocabulary(
-        kind, pre, tokens, types,
-        merges=_merges(contents, set(tokens)) if kind == "gpt2" else [],
-        scores=_numbers(contents, "scores", len(tokens)) if kind == "llama" else [],
-        ids=ids, ends=_ends(contents, tokens, ids),
-        first=_added(contents, "bos", kind == "llama" or pre in LLAMA_3, ids),
-        last=_added(contents, "eos", False, ids),
-        blank_first=_flag(contents, "add_space_prefix", True),
-        chat_template=text_of(contents, "tokenizer.chat_template"),
-    )  # fmt: skip
-
-
-def _check_complete(contents: Contents) -> None:
-    needed = [f"{_PREFIX}{name}" for name in ("model", "tokens", "token_type")]
-    if needed[0] in contents.values:
-        needed.append(f"{_PREFIX}{'merges' if contents.values[needed[0]] == 'gpt2' else 'scores'}")
-    if missing := [name for name in needed if name not in contents.values]:
+    found = {name.removeprefix(_PREFIX): value for name, value in contents.values.items() if name.startswith(_PREFIX)}
+    kind, pre = found.get("model", ""), found.get("pre", "")
+    needed = ("model", "tokens", "token_type", "merges" if kind == "gpt2" else "scores")
+    if missing := [f"{_PREFIX}{name}" for name in needed if name not in found]:
         remedy = "use a GGUF file that has its vocabulary"
         raise file_error(contents.file, "a GGUF file with a tokenizer", f"one without {', '.join(missing)}", remedy)
+    _check_known(contents.file, kind, pre)
+    # llama.cpp's name for a token without a text
+    tokens = [text or f"[EMPTY_{token}]" for token, text in enumerate(found["tokens"])]
+    ids = _special_ids(contents.file, found, kind, len(tokens))
+    adds = {
+        "bos": found.get("add_bos_token", kind == "llama" or pre in LLAMA_3), "eos": found.get("add_eos_token", False),
+    }  # fmt: skip
+    if missing := [f"{_PREFIX}{name}_token_id" for name, added in adds.items() if added and name not in ids]:
+        raise file_error(contents.file, f"a token to add to every text as {missing[0]}", "none", NO_WAY)
+    vocabulary = Vocabulary(
+        kind, pre, tokens, np.asarray(found["token_type"]).tolist(),
+        merges=[tuple(merge.split(" ", 1)) for merge in found["merges"]] if kind == "gpt2" else [],
+        scores=np.asarray(found["scores"]).tolist() if kind == "llama" else [],
+        ids=ids, ends=_ends(found, tokens, ids),
+        first=ids["bos"] if adds["bos"] else None, last=ids["eos"] if adds["eos"] else None,
+        blank_first=found.get("add_space_prefix", True),
+        chat_template=contents.values.get("tokenizer.chat_template"),
+    )  # fmt: skip
+    _check_whole(contents.file, vocabulary)
+    return vocabulary
 
 
-def _check_known(contents: Contents, kind: str, pre: str) -> None:
+def _check_known(file: Path, kind: str, pre: str) -> None:
     if kind not in ("gpt2", "llama"):
-        raise TopThetaNotImplementedError(str(contents.file), "a tokenizer 'gpt2' or 'llama'", shown(kind), NO_WAY)
+        raise TopThetaNotImplementedError(str(file), "a tokenizer 'gpt2' or 'llama'", shown(kind), NO_WAY)
     if kind == "gpt2" and pre not in _KNOWN:
         expected = f"a pre-tokenizer of {', '.join(_KNOWN)}"
-        raise TopThetaNotImplementedError(str(contents.file), expected, shown(pre) if pre else "none", NO_WAY)
+        raise TopThetaNotImplementedError(str(file), expected, shown(pre) if pre else "none", NO_WAY)
 
 
-def _tokens(contents: Contents) -> list[str]:
-    # llama.cpp's name for a token without a text
-    tokens = [text or f"[EMPTY_{token}]" for token, text in enumerate(_texts(contents, "tokens"))]
-    ids: dict[str, int] = {}
-    for token, text in enumerate(tokens):
-        if (before := ids.setdefault(text, token)) != token:
-            got = f"{shown(text)} as token {before} and as token {token}"
-            raise file_error(contents.file, "a vocabulary of different tokens", got, AGAIN)
-    return tokens
+def _special_ids(file: Path, found: dict[str, Any], kind: str, tokens: int) -> dict[str, int]:
+    for name, token in found.items():
+        if name.endswith("_token_id") and not 0 <= token < tokens:
+            raise file_error(file, f"one of the {tokens} tokens as {_PREFIX}{name}", str(token), AGAIN)
+    usual = _USUAL_IDS if kind == "llama" else {}
+    named = {name: found.get(f"{key}_token_id", usual.get(name)) for name, key in _IDS.items()}
+    return {name: token for name, token in named.items() if token is not None}
 
 
-def _texts(contents: Contents, name: str) -> list[str]:
-    found = contents.values[f"{_PREFIX}{name}"]
-    if not isinstance(found, list):
-        raise file_error(contents.file, f"a list of texts as {_PREFIX}{name}", plain(found), AGAIN)
-    return found
+def _check_whole(file: Path, vocabulary: Vocabulary) -> None:
+    tokens = vocabulary.tokens
+    if len(set(tokens)) != len(tokens):
+        raise file_error(file, "a vocabulary of different tokens", "one with a token twice", AGAIN)
+    if len(vocabulary.types) != len(tokens) or (vocabulary.kind == "llama" and len(vocabulary.scores) != len(tokens)):
+        raise file_error(file, "a type and a score for each token", f"others for {len(tokens)} tokens", AGAIN)
 
 
-def _numbers(contents: Contents, name: str, length: int) -> list[Any]:
-    """Return a number for each token."""
-    found = contents.values[f"{_PREFIX}{name}"]
-    if not isinstance(found, np.ndarray) or len(found) != length or not np.isfinite(found).all():
-        got = plain(found)
-        if isinstance(found, (list, np.ndarray)) and len(found) != length:
-            got = f"{len(found)} for {length} tokens"
-        raise file_error(contents.file, f"a number for each token as {_PREFIX}{name}", got, AGAIN)
-    numbers: list[Any] = found.tolist()
-    return numbers
-
-
-def _merges(contents: Contents, tokens: set[str]) -> list[tuple[str, str]]:
-    merges = []
-    for merge in _texts(contents, "merges"):
-        left, _, right = merge.partition(" ")
-        if not {left, right, left + right} <= tokens:
-            expected = f"pairs of tokens, and together a token, as {_PREFIX}merges"
-            raise file_error(contents.file, expected, shown(merge), AGAIN)
-        merges.append((left, right))
-    return merges
-
-
-def _id(contents: Contents, name: str, tokens: int, usual: int | None = None) -> int | None:
-    key = f"{_PREFIX}{name}_token_id"
-    if key not in contents.values:
-        return usual if usual is not None and usual < tokens else None
-    found = contents.values[key]
-    if type(found) is not int or not 0 <= found < tokens:
-        raise file_error(contents.file, f"one of the {tokens} tokens as {key}", plain(found), AGAIN)
-    return found
-
-
-def _flag(contents: Contents, name: str, usual: bool) -> bool:
-    found = contents.values.get(f"{_PREFIX}{name}", usual)
-    if type(found) is not bool:
-        raise file_error(contents.file, f"true or false as {_PREFIX}{name}", plain(found), AGAIN)
-    return found
-
-
-def _added(contents: Contents, name: str, usual: bool, ids: dict[str, int]) -> int | None:
-    if not _flag(contents, f"add_{name}_token", usual):
-        return None
-    if name not in ids:
-        expected = f"a token to add to every text as {_PREFIX}{name}_token_id"
-        raise file_error(contents.file, expected, "none", NO_WAY)
-    return ids[name]
-
-
-def _ends(contents: Contents, tokens: list[str], ids: dict[str, int]) -> list[int]:
-    named = [ids.get("eos"), *(_id(contents, name, len(tokens)) for name in _ENDS)]
+def _ends(found: dict[str, Any], tokens: list[str], ids: dict[str, int]) -> list[int]:
+    named = [ids.get("eos"), *(found.get(f"{name}_token_id") for name in _ENDS)]
     by_text = [token for token, text in enumerate(tokens) if text in _TEXTS_OF_ENDS]
     ends = list(dict.fromkeys(token for token in (*named, *by_text) if token is not None))
     texts = {tokens[token] for token in ends}

@@ -11,7 +11,7 @@ import torch
 
 from ..._files import file_error
 from ...errors import TopThetaNotImplementedError, TopThetaValueError
-from .architectures import ONCE, Architecture, Sizes
+from .architectures import Architecture, Sizes
 from .contents import AGAIN, NO_WAY, Contents, Stored
 
 if TYPE_CHECKING:
@@ -27,19 +27,18 @@ def read_weights(
     """Read all weights, in ``dtype``.
 
     Raises:
-        TopThetaValueError: weights that are not finite, or not in ``dtype``; a file that became shorter.
+        TopThetaValueError: weights that are not finite, or not in ``dtype``.
         TopThetaNotImplementedError: a type of weights that cannot be multiplied out.
     """
     in_pairs = dict(zip(_ROTATED, (sizes.heads, sizes.kv_heads), strict=True)) if kind.pairs else {}
-    weights = {}
+    targets, weights = kind.tensors(sizes), {}
     for name, stored in contents.tensors.items():
+        target, _, part = targets[name]
         weight = _multiplied_out(contents.file, name, stored)
-        part = name if name in ONCE else name.split(".", 2)[2]
         if part in in_pairs:
             weight = _in_halves(weight, in_pairs[part])
         if part.endswith("norm.weight"):
             weight -= kind.norms_plus
-        target = ONCE[name][0] if name in ONCE else f"model.layers.{name.split('.')[1]}.{kind.of_layer[part][0]}"
         weights[target] = torch.from_numpy(weight).to(dtype)
         _check_finite(contents.file, target, weights[target], dtype)
         if progress is not None:
@@ -50,12 +49,7 @@ def read_weights(
 def _multiplied_out(file: Path, name: str, stored: Stored) -> np.ndarray:
     from gguf import dequantize
 
-    try:
-        found = np.fromfile(file, np.uint8, stored.size, offset=stored.offset)
-    except OSError as error:
-        raise file_error(file, "a GGUF file", f"one that cannot be read ({error.strerror or error})") from error
-    if found.size != stored.size:
-        raise file_error(file, f"the weights of {name}", "a file that became shorter", AGAIN)
+    found = np.fromfile(file, np.uint8, stored.size, offset=stored.offset)
     try:
         weight = dequantize(found.reshape(*stored.shape[:-1], -1), stored.kind)
     except NotImplementedError as error:
