@@ -57,7 +57,7 @@ class Figures:
     def goals(self) -> dict[str, list[Goal]]:
         """List what the kernel was to reach in the model: expected column, without the launch.
 
-        The keys are the sections of docs/kernel.md that show the figures, as a link names them.
+        The keys say what a group of goals is about.
         """
         kept = self.paper.kept
         longest = next(call for call in LENGTHS if (call.shape.n, call.shape.k) == (32768, 2048))
