@@ -2,10 +2,10 @@
 
     python -m benchmarks.modelled.pages [--stored] [--write]
 
-Prints the tables of docs/kernel.md, docs/performance.md and docs/goals.md. With --write it also renews what the tests
-hold the kernel against, docs/results/modelled_kernel.json, and the picture of the timeline. Each shape runs with
-exactly k kept per head (the threshold lies between the k-th and the next score) and at theta = -inf, which is the same
-kernel as dense attention.
+Prints the tables of docs/kernel.md and docs/performance.md, and the kernel's goals. With --write it also renews what
+the tests hold the kernel against, docs/results/modelled_kernel.json, and the picture of the timeline. Each shape runs
+with exactly k kept per head (the threshold lies between the k-th and the next score) and at theta = -inf, which is the
+same kernel as dense attention.
 """
 
 from __future__ import annotations
