@@ -11,12 +11,12 @@ from pathlib import Path
 from emulator.compile_cache import default_compiler
 from toptheta_host_model import KERNEL_SOURCE
 
-#: Names of the query's dtypes in the kernel's sources.
-DTYPES = {"float16": "half", "bfloat16": "bfloat16_t"}
+#: The query's dtypes by their names in the kernel's sources.
+DTYPES = ("half", "bfloat16_t")
 #: Those of query, K and V that the operator is built for, by a name.
 COMBINATIONS = {
     f"{query}{name}": (query, *caches)
-    for query in DTYPES.values()
+    for query in DTYPES
     for name, caches in {"": (query, query), "-int8-key": ("int8_t", query), "-int8": ("int8_t", "int8_t")}.items()
 }
 
