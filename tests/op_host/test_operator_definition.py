@@ -138,19 +138,6 @@ def test_attributes_are_those_of_the_python_operator_with_the_same_defaults(oper
         assert attributes[name]["default"] == (None if required else argument.default_value)
 
 
-def test_aclnn_functions() -> None:
-    signature = OPERATOR.aclnn_signature()
-    assert signature["header"] == "aclnn_top_theta_incremental_attention.h"
-    first, second = signature["get_workspace_size"], signature["run"]
-    assert first["name"] == "aclnnTopThetaIncrementalAttentionGetWorkspaceSize"
-    assert second["name"] == "aclnnTopThetaIncrementalAttention"
-    assert {first["returns"], second["returns"]} == {"aclnnStatus"}
-    assert [(item["type"], item["name"]) for item in second["parameters"]] == [
-        ("void *", "workspace"), ("uint64_t", "workspaceSize"), ("aclOpExecutor *", "executor"),
-        ("aclrtStream", "stream"),
-    ]  # fmt: skip
-
-
 def test_aclnn_parameters() -> None:
     """Those that the adapter passes, by the names that the toolkit makes of the definition's."""
     operator = OPERATOR.describe()

@@ -69,13 +69,6 @@ def test_pairs_of_rows_at_any_distance(stride_bytes: int, descending: bool) -> N
     assert result.run.traffic["value"].read_commands == copies_of(expected.keep, pages, stride_bytes)
 
 
-def test_strides_are_such_that_both_kinds_of_pairs_occur() -> None:
-    _, expected = far_pages(1024, descending=False)
-    pages = list(range(_PAGES))
-    near, far = (copies_of(expected.keep, pages, stride) for stride in (1024, 2**32))
-    assert near < far < int(expected.kept)
-
-
 @pytest.mark.parametrize(("gap", "copies"), [(2**31 - 64, 1), (2**31 - 32, 1), (2**31, 2), (2**31 + 32, 2)])
 def test_longest_gap_that_one_copy_takes(gap: int, copies: int) -> None:
     """Strides count 16 elements, so 2^31 - 32 is the last gap below the limit."""

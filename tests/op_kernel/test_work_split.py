@@ -185,15 +185,6 @@ def test_cores_that_do_not_meet_share_no_unit(work: Work, cores: int) -> None:
 
 
 @given(_works, _cores)
-@example(Work((_MAX_ROWS, _MAX_ROWS)), 40)
-@example(Work((300,) * 9, 8, 2), 48)
-def test_only_the_first_and_the_last_segment_of_a_core_may_be_cut(work: Work, cores: int) -> None:
-    for own in split(work, cores):
-        cut = [index for index, segment in enumerate(own) if segment.first_core != segment.last_core]
-        assert set(cut) <= {0, len(own) - 1}
-
-
-@given(_works, _cores)
 @example(Work((_MAX_ROWS,), 2), 24)
 def test_segments_name_the_cores_that_share_their_unit(work: Work, cores: int) -> None:
     sharing: dict[tuple[int, int, int], list[int]] = defaultdict(list)
@@ -226,16 +217,3 @@ def test_the_largest_batch_of_the_longest_sequences_stays_inside_64_bits(cores: 
     first, last = segments_of(work, cores, 0), segments_of(work, cores, cores - 1)
     assert (first[0].unit, first[0].row_begin) == ((0, 0, 0), 0)
     assert (last[-1].unit, last[-1].row_end) == ((65535, 7, 0), _MAX_ROWS)
-
-
-@given(st.integers(1, 3), st.sampled_from((1, 2, 4)), st.integers(1, 4), st.integers(1, 64), st.integers(0, 5000))
-@example(1, 1, 1, 64, 1)
-@example(3, 4, 4, 48, 128)
-def test_equal_units_in_equal_numbers_are_never_cut(
-    rounds: int, kv_heads: int, head_blocks: int, cores: int, rows: int
-) -> None:
-    """What the launch without SyncAll rests on."""
-    units_per_sequence = kv_heads * head_blocks
-    work = Work((rows,) * (rounds * cores), kv_heads, head_blocks)
-    assert len(work.rows) * units_per_sequence % cores == 0
-    assert all(segment.first_core == segment.last_core for own in split(work, cores) for segment in own)
