@@ -20,10 +20,6 @@ class Call:
     def with_inputs(self, **inputs: TensorSpec | None) -> Call:
         return replace(self, inputs={**self.inputs, **inputs})
 
-    def with_shapes(self, **shapes: tuple[int, ...]) -> Call:
-        """Other sizes, same dtypes; an input that is absent becomes float32."""
-        return self.with_inputs(**{name: TensorSpec(shape, self._dtype(name)) for name, shape in shapes.items()})
-
     def with_attrs(self, **attrs: Any) -> Call:
         return replace(self, attrs={**self.attrs, **attrs})
 
@@ -32,10 +28,6 @@ class Call:
 
     def fields(self) -> dict[str, Any]:
         return tiling_fields(self.run().tiling)
-
-    def _dtype(self, name: str) -> str:
-        present = self.inputs.get(name)
-        return present.dtype if present else "float32"
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 
 import pytest
@@ -16,7 +15,6 @@ from tests.helpers import (
     assert_within_yardstick,
     from_layout,
     make_inputs,
-    tolerance,
     yardstick,
 )
 from tests.op_kernel.calls import CUBE_KEY, call, for_kernel, part, statistics, statistics_of, uses_cube
@@ -99,12 +97,6 @@ def test_kernel_equals_the_oracle(case: Case) -> None:
 def test_groups_on_the_vector_unit_equal_the_oracle(case: Case) -> None:
     inputs = inputs_of(case)
     assert_equals_oracle(inputs, statistics_of(inputs, cube=False))
-
-
-def test_the_cube_multiplies_for_groups_and_the_vector_unit_for_single_heads() -> None:
-    expected = {"g4-128-float16": CUBE_KEY, "g2-128-float16": 2, "g8-128-bfloat16": CUBE_KEY, "n1000-bfloat16": 2,
-                "int8-mixed-g8": CUBE_KEY}  # fmt: skip
-    assert {name: call(inputs_of(_BY_ID[name]).arguments).tiling.key for name in expected} == expected
 
 
 @pytest.mark.parametrize(
@@ -353,14 +345,6 @@ def test_repeated_call_is_bitwise_equal() -> None:
     inputs = inputs_of(_BY_ID["two-head-blocks"])
     first, second = statistics_of(inputs), statistics_of(inputs)
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
-
-
-@pytest.mark.parametrize("cores", [1, 7, 48])
-def test_split_and_whole_agree(cores: int) -> None:
-    inputs = inputs_of(replace(_BY_ID["n4097-float16"], id="split", vmc=True))
-    torch.testing.assert_close(
-        statistics_of(inputs, cores=cores)[0], statistics_of(inputs, cores=1)[0], **tolerance(torch.float16)
-    )
 
 
 @pytest.mark.parametrize("placement", ["pre_softmax", "post_softmax", "sampled_softmax"])
