@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,32 +26,20 @@ _CANN = _EMULATOR / "cann"
 _MACHINE_HEADERS = tuple(_EMULATOR / "ascendc" / "machine" / name for name in ("defects.h", "interface.h"))
 
 
-def make_op_package(
-    project: Project,
-    place: Path,
-    *,
-    library: bool = True,
-    without: Collection[str] = (),
-    owner: int | None = None,
-) -> Path:
+def make_op_package(project: Project, place: Path) -> Path:
     """Install the operator as CANN's build does: `place`/vendors/VENDOR, for ASCEND_CUSTOM_OPP_PATH.
 
     Args:
         project: the sources and the vendor.
         place: a folder; what it already has of this vendor is replaced.
-        library: False leaves libcust_opapi.so out.
-        without: arguments of the definition that the aclnn functions and the header do not have, as in a package
-            of another version.
-        owner: the user id that the files are given to.
 
     Returns:
         The folder `place`/vendors/VENDOR.
 
     Raises:
         CompileError: the compiler refuses a source.
-        ValueError: a name in `without` that is no argument of the definition.
     """
-    signature = _without(project.operator.aclnn_signature(), without)
+    signature = project.operator.aclnn_signature()
     folder = place / "vendors" / project.vendor
     shutil.rmtree(folder, ignore_errors=True)
     include, lib = folder / "op_api" / "include", folder / "op_api" / "lib"
@@ -59,28 +47,19 @@ def make_op_package(
     lib.mkdir(parents=True)
     (place / "vendors" / "config.ini").write_text(f"load_priority={project.vendor}\n")
     (include / signature["header"]).write_text(aclnn_header(signature))
-    if library:
-        shutil.copy2(op_library(project, signature), lib)
-    if owner is not None:
-        for path in (folder, *folder.rglob("*")):
-            os.chown(path, owner, -1)
+    shutil.copy2(op_library(project), lib)
     return folder
 
 
-def op_library(project: Project, signature: Mapping[str, Any] | None = None) -> Path:
-    """Build libcust_opapi.so for the recorded definition, unless nothing has changed since it was built.
-
-    Args:
-        project: the sources.
-        signature: the functions that it exports; None for those that CANN generates.
-    """
+def op_library(project: Project) -> Path:
+    """Build libcust_opapi.so for the recorded definition, unless nothing has changed since it was built."""
     runtime = build_libraries()
     operator = project.operator.library()
     definition = project.operator.describe()
     kernels = {
         tuple(dtypes.values()): _kernel(project, definition, dtypes) for dtypes in kernel_combinations(definition)
     }
-    source = aclnn_source(definition, signature or project.operator.aclnn_signature(), project.kernel.stem, kernels)
+    source = aclnn_source(definition, project.operator.aclnn_signature(), project.kernel.stem, kernels)
     sources = sorted(path for path in _SOURCES.iterdir() if path.suffix in (".cpp", ".h"))
 
     def build(folder: Path) -> None:
@@ -124,13 +103,3 @@ def _run_build(project: Project, folder: Path) -> None:
     )  # fmt: skip
     if done.returncode != 0:
         raise CompileError(command, done.stdout + done.stderr)
-
-
-def _without(signature: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
-    plan = signature["get_workspace_size"]
-    known = [parameter["definition"] for parameter in plan["parameters"] if parameter["definition"] is not None]
-    for name in names:
-        if name not in known:
-            raise ValueError(f"without: expected arguments of the operator ({', '.join(known)}), got {name!r}")
-    parameters = [parameter for parameter in plan["parameters"] if parameter["definition"] not in names]
-    return signature | {"get_workspace_size": plan | {"parameters": parameters}}

@@ -1,6 +1,5 @@
 """Streams, the task queue, memory and processes; each scenario in a process of its own, since what it sets is read
-at the start. And the proof that these scenarios see a fault: an adapter is compiled with several, one of which is
-switched on.
+at the start.
 
 Run as a program, this file is one scenario after the other: ``python test_adapter_queue.py many_calls,streams``.
 """
@@ -9,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -23,10 +21,8 @@ import torch
 
 import toptheta_npu
 from emulator.acl.settings import current_settings, with_settings
-from emulator.compile_cache import cached_folder
 from tests.npu.acl_calls import Gate, live_descriptors, live_executors
-from tests.tiers import full, only, sample
-from toptheta_npu.npu import build, environment
+from tests.tiers import full, only
 
 _ROOT = Path(__file__).parents[2]
 _QUEUES = ("0", "1", "2")
@@ -230,92 +226,6 @@ def test_two_devices() -> None:
 @full
 def test_out_of_memory() -> None:
     assert_passes("out_of_memory", **with_settings(memory_mb=128))
-
-
-_SWITCH = """
-#include <cstdlib>
-static bool Fault(const char* name)
-{
-    const char* chosen = std::getenv("ADAPTER_FAULT");
-    return chosen != nullptr && std::string(chosen) == name;
-}
-"""
-#: Text of the source, and what it becomes.
-_EDITS = (
-    ("\nnamespace {\n", _SWITCH + "\nnamespace {\n"),
-    ("    RunAclCall(kOperator, [",
-     '    if (Fault("descriptors-die-early")) launch.resources->Release();\n'
-     '    if (Fault("strings-die-early")) launch.resources->SpoilTexts();\n'
-     "    const auto now = [](const std::string&, const std::function<int()>& call) { call(); };\n"
-     '    (Fault("past-the-queue") ? now : RunAclCall)(kOperator, ['),
-    ("    void Release() noexcept\n",
-     "    void SpoilTexts() { for (auto& text : texts_) text.assign(text.size(), '?'); }\n"
-     "    void Release() noexcept\n"),
-    ("        temporaries_.push_back(tensor->contiguous());\n",
-     '        if (Fault("copies-die-early")) return Add(tensor->contiguous(), name);\n'
-     "        temporaries_.push_back(tensor->contiguous());\n"),
-    ("    void* const stream = GetAclStream();\n",
-     "    static void* const first = GetAclStream();\n"
-     '    void* const stream = Fault("not-the-current-stream") ? first : GetAclStream();\n'),
-    ("    const c10::DeviceGuard guard(arguments.query.device());\n",
-     "    c10::OptionalDeviceGuard guard;\n"
-     '    if (!Fault("no-device-guard")) guard.reset_device(arguments.query.device());\n'),
-    ("        if (executor_ != nullptr) {\n", '        if (executor_ != nullptr && !Fault("executor-is-left")) {\n'),
-)  # fmt: skip
-#: The scenario and settings under which a fault shows, and as what.
-_FAULTS = {
-    "descriptors-die-early": (
-        "many_calls", {}, "query: its aclTensor has been destroyed; keep it until the second phase has returned",
-    ),
-    "strings-die-early": (
-        "many_calls", {}, "input_layout: its string has been destroyed; keep it until the second phase has returned",
-    ),
-    "copies-die-early": ("copied_inputs", {}, "AssertionError: copied inputs: off by "),
-    "past-the-queue": ("many_calls", with_settings(fill="0xFF"), ": off by "),
-    "not-the-current-stream": ("streams", with_settings(asynchronous=1), "AssertionError: 0: off by "),
-    # without the queue, so that the wrong result is not read before the error is there
-    "no-device-guard": (
-        "two_devices", with_settings(devices=2) | {"TASK_QUEUE_ENABLE": "0"}, "on device 0, got other memory",
-    ),
-    "executor-is-left": (
-        "out_of_memory", with_settings(memory_mb=128), "a planned launch without memory is given up",
-    ),
-}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def faulty_package() -> Path:
-    """The op package with an adapter in which the environment variable ADAPTER_FAULT switches one fault on."""
-    source = build.SOURCE.read_text()
-    for text, replacement in _EDITS:
-        assert source.count(text) == 1, text
-        source = source.replace(text, replacement)
-    package = environment.find_package()
-    assert package is not None
-
-    def make(folder: Path) -> None:
-        vendor = folder / "vendors" / "toptheta"
-        shutil.copytree(package.folder, vendor)
-        faulty = folder / "adapter.cpp"
-        faulty.write_text(source)
-        build.build_adapter(vendor / "torch", source=faulty)
-
-    return cached_folder("faulty-package", [source, str(package.folder)], make) / "vendors" / "toptheta"
-
-
-@full
-def test_the_adapter_with_all_faults_off_passes(faulty_package: Path) -> None:
-    assert_passes("copied_inputs,streams", ASCEND_CUSTOM_OPP_PATH=str(faulty_package), **with_settings(asynchronous=1))
-
-
-@full
-@pytest.mark.parametrize("fault", sample(_FAULTS, 3))
-def test_a_fault_in_the_adapter_is_seen(fault: str, faulty_package: Path) -> None:
-    scenario, variables, seen = _FAULTS[fault]
-    given = {"ASCEND_CUSTOM_OPP_PATH": str(faulty_package), "ADAPTER_FAULT": fault, "TASK_QUEUE_ENABLE": "1"}
-    done = run(scenario, **given | variables)
-    assert done.returncode != 0
-    assert seen in done.stderr
 
 
 if __name__ == "__main__":
