@@ -163,6 +163,8 @@ def test_calibration_finds_constants_in_modelled_times(tmp_path: Path, monkeypat
     stored = json.loads(file.read_text())
     assert len(stored["times"]) == len(shapes) * len(times.VARIANTS)
     assert all(entry["host"] > 0 for entry in stored["times"])
+    assert list(stored).index("gather_mask") < list(stored).index("constants")
+    assert stored["gather_mask"].endswith("the figure of pto-isa (14).")
     found = read_constants(file).by_name
     assert found.keys() == PLANTED.keys()
     for name, constant in found.items():

@@ -10,11 +10,13 @@ from toptheta_npu.timing.shapes import parse_shape
 from toptheta_npu.verify.times import VARIANTS, model_of
 
 PLANTED = {
+    "gather_mask_repeat": 13.0, "vector_repeat": 1.2,
     "launch_microseconds": 9.0, "launch_mixed_microseconds": 20.0, "shared_cold": 48 * 13.0, "rate_cold": 13.0,
     "scattered_row_bytes": 120.0, "sync_all_microseconds": 2.6, "cross_core_flag": 330.0,
 }  # fmt: skip
 #: Small ones, which the host model runs in a few seconds together; those of the command take longer.
 QUICK = (
+    "heads=64/8,n=2048,k=64,head_dim=16", "heads=64/8,n=8192,k=64,head_dim=16",
     "heads=48,n=256,k=16", "heads=48,n=1024,k=128", "heads=48,n=1024,k=128,head_dim=64", "heads=4,n=2048,k=128",
     "heads=20,n=512,k=64", "heads=16/4,n=1024,k=64", "heads=16/4,n=4096,k=64", "heads=8/2,n=1024,k=64",
     "heads=8/2,n=512,k=64,query_tokens=4",

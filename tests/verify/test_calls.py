@@ -23,7 +23,7 @@ FUNCTIONS = ("incremental_attention", STATS, PARTIAL)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("head_dim", [16, 64, 128, 512])
 def test_scores_are_exact_and_half_a_step_from_the_thresholds(dtype: torch.dtype, head_dim: int) -> None:
-    call = make_call(8, 2, 300, head_dim, dtype=dtype, keep=0.1)
+    call = make_call((8, 2), 300, head_dim, dtype=dtype, keep=0.1)
     scale = call.options["scale_value"]
     steps = call["query"].float().view(1, 2, 4, head_dim) @ call["key"].float().mT
     assert torch.equal(steps, steps.round())
@@ -34,7 +34,7 @@ def test_scores_are_exact_and_half_a_step_from_the_thresholds(dtype: torch.dtype
 
 def test_thresholds_of_several_tokens_are_those_of_each_alone() -> None:
     """The last token of three sees 300 keys, those before it 299 and 298."""
-    call = make_call(4, 2, 300, 64, keep=[20, 30, 40, 300], tokens=3)
+    call = make_call((4, 2), 300, 64, keep=[20, 30, 40, 300], tokens=3)
     assert call["threshold"].shape == (1, 4, 3)
     assert call["threshold"][0, 3].tolist()[:2] == [-torch.inf, -torch.inf]
     for token, seen in enumerate((298, 299, 300)):
@@ -47,12 +47,12 @@ def test_thresholds_of_several_tokens_are_those_of_each_alone() -> None:
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_a_right_answer_passes(function: str) -> None:
-    check(make_call(4, 2, 100, 64, batch=2, lengths=[100, 7]), "cpu", function)
+    check(make_call((4, 2), 100, 64, lengths=[100, 7]), "cpu", function)
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_every_wrong_output_is_named(function: str) -> None:
-    call = make_call(4, 2, 100, 64)
+    call = make_call((4, 2), 100, 64)
     right = run_on(call, "cpu", function)
     compare(call, right, function)
     for number in range(len(right)):

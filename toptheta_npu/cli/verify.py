@@ -31,7 +31,7 @@ def verify(
     only: Annotated[list[str] | None, typer.Option(help="Name of a check; may be given several times.")] = None,
     list_: Annotated[bool, typer.Option("--list", help="Print the checks and what each takes for granted.")] = False,
     times: Annotated[
-        bool, typer.Option("--times/--no-times", help="Also time 18 shapes and fit the model's constants.")
+        bool, typer.Option("--times/--no-times", help="Also time 20 shapes and fit the model's constants.")
     ] = True,
     output: Annotated[Path | None, typer.Option(help="Write outcomes, times and constants here, as JSON.")] = None,
     seconds: Annotated[float, typer.Option(min=1, help="A check that takes longer counts as hanging.")] = 300,
@@ -116,7 +116,7 @@ def _write(output: Path | None, stored: dict[str, Any]) -> None:
 
 
 def _calibrate(console: Console, stored: dict[str, Any], output: Path | None) -> None:
-    """Time the shapes, fit the constants, print and write both.
+    """Time the shapes, fit the constants, print and write both, what GatherMask takes first.
 
     Raises:
         TopThetaNotImplementedError: the device is emulated: its times are modelled, not measured.
@@ -124,6 +124,7 @@ def _calibrate(console: Console, stored: dict[str, Any], output: Path | None) ->
     from ..timing.clocks import is_emulated
     from ..verify import times
     from ..verify.fit import FREE, fit
+    from ..verify.gather_mask import verdict
 
     if is_emulated(_DEVICE):
         raise TopThetaNotImplementedError(
@@ -139,9 +140,12 @@ def _calibrate(console: Console, stored: dict[str, Any], output: Path | None) ->
     runs = [one.model for one in measured]
     console.print("Fitting the model's constants ...")
     fitted = fit(lambda constants: times.modelled(runs, constants), [one.microseconds for one in measured], FREE)
+    said = verdict(fitted.constants["gather_mask_repeat"])
+    console.print(said, markup=False)
     _show(console, measured, fitted)
     constants = {name: asdict(constant) for name, constant in fitted.constants.items()}
-    stored |= {"constants": constants, "times": times.as_json(measured, fitted.modelled), "spread": fitted.spread}
+    found = {"gather_mask": said, "constants": constants}
+    stored |= {**found, "times": times.as_json(measured, fitted.modelled), "spread": fitted.spread}
     _write(output, stored)
     if output is not None:
         use = f"toptheta benchmark --device host-model --constants {shlex.quote(str(output))}"

@@ -70,23 +70,26 @@ def as_tuple(result: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 
 def make_call(
-    heads: int, kv_heads: int, n: int, head_dim: int, *, batch: int = 1, dtype: torch.dtype = torch.float16,
+    heads: tuple[int, int], n: int, head_dim: int, *, dtype: torch.dtype = torch.float16,
     keep: float | Sequence[int] = 0.1, lengths: Sequence[int] | None = None, seed: int = 0, tokens: int = 1,
 ) -> Call:  # fmt: skip
     """Make a call in the layout BNSD.
 
     Args:
+        heads: of the query, and of K and V.
         keep: share of the keys that each row keeps, or how many, head by head; about, where scores are equal.
-        lengths: actual_seq_lengths; without them the host knows that no row is shared between cores.
+        lengths: actual_seq_lengths, one for each sequence; without them there is one, and the host knows that no row is
+            shared between cores.
         tokens: query tokens of each sequence.
     """
     generator = torch.Generator().manual_seed(seed)
+    batch = 1 if lengths is None else len(lengths)
 
     def whole(*shape: int) -> Tensor:
         return torch.randint(-2, 3, shape, generator=generator, device="cpu").to(dtype)
 
-    query, key = whole(batch, heads, tokens, head_dim), whole(batch, kv_heads, n, head_dim)
-    value = torch.randn(batch, kv_heads, n, head_dim, generator=generator, dtype=torch.float32, device="cpu").to(dtype)
+    query, key = whole(batch, heads[0], tokens, head_dim), whole(batch, heads[1], n, head_dim)
+    value = torch.randn(batch, heads[1], n, head_dim, generator=generator, dtype=torch.float32, device="cpu").to(dtype)
     scale = 2.0 ** -round(math.log2(2 * math.sqrt(head_dim)))
     call = Call({"query": query, "key": key, "value": value}, {"scale_value": scale})
     call = call.with_tensors(threshold=thresholds(call, keep))

@@ -17,13 +17,13 @@ _INT8_UNITS, _INT8_SCALE = 60, 2.0**-6
 def cube_block_index(device: str) -> None:
     """Run sixteen vector cores with one round of scores each. The second call finds no right scores of the first."""
     for seed in range(2):
-        check(make_call(32, 8, 512, 64, seed=seed), device)
+        check(make_call((32, 8), 512, 64, seed=seed), device)
 
 
 def cube_flags(device: str) -> None:
     """Run more rounds than a ring holds, on cores of which some keep every row and others hardly any."""
     for seed in range(2):
-        call = make_call(8, 2, 8192, 512, keep=[8192] * 4 + [64] * 4, seed=seed)
+        call = make_call((8, 2), 8192, 512, keep=[8192] * 4 + [64] * 4, seed=seed)
         check(call, device)
 
 
@@ -32,19 +32,19 @@ def cube_fractals(device: str) -> None:
 
     And K rows that are copied in pairs, in segments that are long enough for that: a KV head for every vector core.
     """
-    check(make_call(4, 1, 48, 64), device)
-    check(make_call(96, 48, 600, 128, dtype=torch.bfloat16), device)
+    check(make_call((4, 1), 48, 64), device)
+    check(make_call((96, 48), 600, 128, dtype=torch.bfloat16), device)
 
 
 def ragged_fixpipe(device: str) -> None:
     """Check three heads and rounds that end inside a fractal. Writes beyond it would hit other rounds in the rings."""
-    check(make_call(12, 4, 1000, 512), device)
+    check(make_call((12, 4), 1000, 512), device)
 
 
 def cube_nan(device: str) -> None:
     """Check that a NaN in a K row reaches the scores of its group, and no other, on cube and on vector cores."""
     for where, group in (("vector cores", 2), ("cube cores", 4)):
-        call = _with_nan(make_call(2 * group, 2, 128, 64))
+        call = _with_nan(make_call((2 * group, 2), 128, 64))
         found = run_on(call, device, STATS)[1][0].isnan().tolist()
         wanted = [True] * group + [False] * group
         if found != wanted:
@@ -59,8 +59,8 @@ def _with_nan(call: Call) -> Call:
 
 def cube_integers(device: str) -> None:
     """Check int8 K of large numbers: V in int8 too, with scales of channels, and K alone, with scales of its rows."""
-    check(_in_int8(make_call(8, 2, 600, 128), ("key", "value"), by_token=False), device)
-    check(_in_int8(make_call(8, 2, 600, 128, dtype=torch.bfloat16), ("key",), by_token=True), device)
+    check(_in_int8(make_call((8, 2), 600, 128), ("key", "value"), by_token=False), device)
+    check(_in_int8(make_call((8, 2), 600, 128, dtype=torch.bfloat16), ("key",), by_token=True), device)
 
 
 def _in_int8(call: Call, caches: Sequence[str], *, by_token: bool) -> Call:
@@ -77,5 +77,5 @@ def _in_int8(call: Call, caches: Sequence[str], *, by_token: bool) -> Call:
 def sync_all_cube(device: str) -> None:
     """Repeat `sync_all` in a launch with cube cores."""
     for seed in range(3):
-        call = make_call(4, 1, ROWS_FOR_EVERY_CORE, 16, keep=0.01, lengths=[ROWS_FOR_EVERY_CORE - 5], seed=seed)
+        call = make_call((4, 1), ROWS_FOR_EVERY_CORE, 16, keep=0.01, lengths=[ROWS_FOR_EVERY_CORE - 5], seed=seed)
         check(call, device)

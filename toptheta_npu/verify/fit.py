@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..timing.constants import Constant
+from .gather_mask import READINGS
 
 Floats = NDArray[np.float64]
 #: From values of the constants the times of all calls, in microseconds.
@@ -34,6 +35,8 @@ class Free:
 
 
 FREE: tuple[Free, ...] = (
+    Free({"gather_mask_repeat": 1}, READINGS["the documents"], "cycles"),
+    Free({"vector_repeat": 1}, 1.0, "cycles"),
     Free({"launch_microseconds": 1}, 12.0, "us"),
     Free({"launch_mixed_microseconds": 1}, 15.0, "us"),
     # the cores together, and each of them, as cost.h has it for 48

@@ -22,31 +22,31 @@ _REPEATS = 3
 
 def launch_forms(device: str) -> None:
     """Launch the four pre-softmax tiling keys one after the other, each with inputs of its own, and the first again."""
-    check(make_call(2, 2, 128, 64, seed=1), device)
-    check(make_call(2, 2, 128, 64, lengths=[100], seed=2), device)
-    check(make_call(4, 1, 128, 64, seed=3), device)
-    check(make_call(2, 2, 128, 64, tokens=2, seed=4), device)
-    check(make_call(2, 2, 128, 64, seed=5), device)
+    check(make_call((2, 2), 128, 64, seed=1), device)
+    check(make_call((2, 2), 128, 64, lengths=[100], seed=2), device)
+    check(make_call((4, 1), 128, 64, seed=3), device)
+    check(make_call((2, 2), 128, 64, tokens=2, seed=4), device)
+    check(make_call((2, 2), 128, 64, seed=5), device)
 
 
 def dtypes(device: str) -> None:
     """Check float16 and bfloat16, lengths of 32 and of 64 bits."""
     for seed, dtype in enumerate((torch.float16, torch.bfloat16)):
-        call = make_call(2, 2, 200, 64, batch=2, dtype=dtype, lengths=[200, 77], seed=seed)
+        call = make_call((2, 2), 200, 64, dtype=dtype, lengths=[200, 77], seed=seed)
         for integer in (torch.int32, torch.int64):
             check(call.with_tensors(actual_seq_lengths=call["actual_seq_lengths"].to(integer)), device)
 
 
 def empty_outputs(device: str) -> None:
     """Call the same shape without statistics and as a part, each with its own inputs: memory holds no old answer."""
-    check(make_call(4, 2, 300, 64, seed=1), device)
-    check(make_call(4, 2, 300, 64, seed=2), device, "incremental_attention")
-    check(make_call(4, 2, 300, 64, seed=3), device, PARTIAL)
+    check(make_call((4, 2), 300, 64, seed=1), device)
+    check(make_call((4, 2), 300, 64, seed=2), device, "incremental_attention")
+    check(make_call((4, 2), 300, 64, seed=3), device, PARTIAL)
 
 
 def strided_caches(device: str) -> None:
     """Check that caches inside longer rows full of NaN are read in place, with no memory for a copy."""
-    call = make_call(2, 2, 4096, 128, keep=0.02, lengths=[4000])
+    call = make_call((2, 2), 4096, 128, keep=0.02, lengths=[4000])
     placed = {name: _in_longer_rows(call[name], device) for name in ("key", "value")}
     check(call, device, placed=placed)
     plain, strided = (_extra_bytes(call, device, each) for each in ({}, placed))
@@ -76,17 +76,18 @@ def _extra_bytes(call: Call, device: str, placed: Mapping[str, Tensor]) -> int:
 def sync_all(device: str) -> None:
     """Share one sequence among all vector cores, so that each combines what the others have left."""
     for seed in range(_REPEATS):
-        check(make_call(1, 1, ROWS_FOR_EVERY_CORE, 16, keep=0.01, lengths=[ROWS_FOR_EVERY_CORE - 5], seed=seed), device)
+        call = make_call((1, 1), ROWS_FOR_EVERY_CORE, 16, keep=0.01, lengths=[ROWS_FOR_EVERY_CORE - 5], seed=seed)
+        check(call, device)
 
 
 def graph_replay(device: str) -> None:
     """Replay graphs with other lengths, token counts, thresholds and queries than they were captured with."""
-    captured = make_call(4, 4, 512, 64, batch=2, lengths=[512, 1], seed=1)
-    replayed = make_call(4, 4, 512, 64, batch=2, lengths=[37, 400], seed=1).with_tensors(
-        query=make_call(4, 4, 512, 64, batch=2, seed=2)["query"]
+    captured = make_call((4, 4), 512, 64, lengths=[512, 1], seed=1)
+    replayed = make_call((4, 4), 512, 64, lengths=[37, 400], seed=1).with_tensors(
+        query=make_call((4, 4), 512, 64, lengths=[512, 512], seed=2)["query"]
     )
     _replay(device, captured, replayed)
-    drafts = make_call(4, 2, 512, 64, batch=2, lengths=[512, 400], tokens=3)
+    drafts = make_call((4, 2), 512, 64, lengths=[512, 400], tokens=3)
     counts = (torch.tensor(real, dtype=torch.int32, device="cpu") for real in ([3, 1], [2, 3]))
     _replay(device, *(drafts.with_tensors(actual_query_lengths=real) for real in counts))
 

@@ -20,11 +20,13 @@ from ..timing.templates import core_counts
 
 ROUNDS = 50
 _HOST_CALLS = 100
-#: Little work for the launch, much for the rate of the memory, many and narrow rows for scattered reads, heads that
-#: share cores for SyncAll, groups for the launch with cube cores and its flags, and several query tokens.
+#: First those whose time hangs on GatherMask, by a tenth in the longer one: eight heads list the keys of narrow K rows.
+#: Then little work for the launch, much for the rate of the memory, many and narrow rows for scattered reads, heads
+#: that share cores for SyncAll, groups for the launch with cube cores and its flags, and several query tokens.
 SHAPES: tuple[Shape, ...] = tuple(
     parse_shape(text)
     for text in (
+        "heads=64/8,n=8192,k=64,head_dim=16", "heads=64/8,n=32768,k=64,head_dim=16",
         "heads=48,n=256,k=16", "heads=48,n=2048,k=128", "heads=48,n=2048,k=128,block_size=128",
         "heads=48,n=2048,k=512", "heads=48,n=8192,k=512", "heads=48,n=2048,k=128,head_dim=64",
         "heads=32,n=2048,k=128", "heads=32,n=8192,k=512", "heads=8,n=2048,k=128", "heads=8,n=32768,k=2048",

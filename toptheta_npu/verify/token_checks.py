@@ -16,7 +16,7 @@ def query_tokens(device: str) -> None:
     16 rows of a KV head are two blocks, which two vector cores take with the same keys. 15 rows are blocks that differ.
     """
     for seed, (heads, tokens) in enumerate(((4, 4), (5, 3))):
-        call = make_call(2 * heads, 2, 600, 64, batch=3, lengths=[600, 77, 300], tokens=tokens, seed=seed)
+        call = make_call((2 * heads, 2), 600, 64, lengths=[600, 77, 300], tokens=tokens, seed=seed)
         check_tokens(call, device)
         real = torch.tensor([tokens, 1, 0], dtype=torch.int32, device="cpu")
         check_tokens(_with_tokens_first(call).with_tensors(actual_query_lengths=real), device)
@@ -25,7 +25,7 @@ def query_tokens(device: str) -> None:
 def shared_tokens(device: str) -> None:
     """Share one sequence among all pairs of vector cores, so that each combines what the others have left."""
     for seed in range(2):
-        check_tokens(make_call(4, 1, ROWS_FOR_EVERY_CORE, 16, keep=0.01, tokens=4, seed=seed), device)
+        check_tokens(make_call((4, 1), ROWS_FOR_EVERY_CORE, 16, keep=0.01, tokens=4, seed=seed), device)
 
 
 def _with_tokens_first(call: Call) -> Call:

@@ -56,7 +56,7 @@ def gather_count(device: str) -> None:
     and nothing else.
     """
     rows, behind = 64, 2**16
-    call = make_call(2, 2, rows, 16, keep=[40, 20], lengths=[rows]).with_options(_path="gather")
+    call = make_call((2, 2), rows, 16, keep=[40, 20], lengths=[rows]).with_options(_path="gather")
     padding = torch.full((1, 2, behind, 16), torch.nan, dtype=torch.float16, device="cpu")
     long = {name: torch.cat([call[name], padding], 2) for name in ("key", "value")}
     got = run_on(call, device, STATS, {name: tensor.to(device) for name, tensor in long.items()})
@@ -66,7 +66,7 @@ def gather_count(device: str) -> None:
 
 def select_strides(device: str) -> None:
     """Let two heads share a list, so that Select counts what each of them keeps."""
-    call = make_call(2, 1, 200, 64, keep=[20, 60])
+    call = make_call((2, 1), 200, 64, keep=[20, 60])
     got = run_on(call, device)
     _require_counts(call, got)
     compare(call, got)
@@ -90,7 +90,7 @@ def multiply_add(device: str) -> None:
 
 def int8_cast(device: str) -> None:
     """Check an int8 cache of rows that are four blocks long; the last of them are no four. Scales are powers of two."""
-    call = make_call(4, 2, 203, 128, keep=[20, 60, 20, 60])
+    call = make_call((4, 2), 203, 128, keep=[20, 60, 20, 60])
     key, value = (call[name].clamp(-127, 127).round().to(torch.int8) for name in ("key", "value"))
     scale = torch.exp2(torch.arange(2 * 128, dtype=torch.float32, device="cpu") % 3 - 1.0).view(2, 128)
     scales = {"key_antiquant_scale": scale, "value_antiquant_scale": scale}
@@ -120,7 +120,7 @@ def infinite_bounds(device: str) -> None:
     bounds = torch.tensor([below, above, below, 0.5, above, below, 0.5, 0.0], dtype=torch.float32, device="cpu")
     sink = torch.tensor([below, below, 1.0, below] * 2, dtype=torch.float32, device="cpu")
     for kv_heads in (4, 2):  # on vector cores, and on cube cores
-        call = make_call(8, kv_heads, 200, 64).with_tensors(threshold=bounds, learnable_sink=sink)
+        call = make_call((8, kv_heads), 200, 64).with_tensors(threshold=bounds, learnable_sink=sink)
         for placement in ("pre_softmax", "post_softmax"):
             check(call.with_options(placement=placement), device)
 
@@ -128,7 +128,7 @@ def infinite_bounds(device: str) -> None:
 def infinite_scores(device: str) -> None:
     """Check K rows whose scores are -inf: Compare, Max, Sub and Exp take them, and nothing of them is left."""
     for kv_heads in (4, 2):
-        call = make_call(8, kv_heads, 200, 64)
+        call = make_call((8, kv_heads), 200, 64)
         query, key = call["query"].clone(), call["key"].clone()
         query[..., 0] = 1
         key[:, :, ::7, 0] = -torch.inf
@@ -138,8 +138,8 @@ def infinite_scores(device: str) -> None:
 def lowest_number(device: str) -> None:
     """Check lanes without scores: behind the last key, of keys that a token does not see, and of rows that see none."""
     for kv_heads in (4, 2):
-        check(make_call(8, kv_heads, 600, 64), device)
-    call = make_call(8, 2, 600, 64, batch=3, lengths=[600, 4, 300], tokens=4)
+        check(make_call((8, kv_heads), 600, 64), device)
+    call = make_call((8, 2), 600, 64, lengths=[600, 4, 300], tokens=4)
     real = torch.tensor([4, 4, 1], dtype=torch.int32, device="cpu")
     check_tokens(call.with_tensors(actual_query_lengths=real), device)
 
@@ -147,7 +147,7 @@ def lowest_number(device: str) -> None:
 def unified_buffer(device: str) -> None:
     """Gather lists of every length about that of the last buffer, which ends at the limit of the Unified Buffer."""
     heads, rows = 20, 600
-    call = make_call(heads, heads, rows, 400, dtype=torch.bfloat16)  # for which it holds 32 rows
+    call = make_call((heads, heads), rows, 400, dtype=torch.bfloat16)  # for which it holds 32 rows
     key = call["key"].clone()
     key[:, :, :-96] = 0  # all that is kept lies in the last chunk, whose V rows go into that buffer
     call = call.with_tensors(key=key)
@@ -157,7 +157,7 @@ def unified_buffer(device: str) -> None:
 def wide_gaps(device: str) -> None:
     """Gather the first and third of three V rows: just less than 2^31 bytes apart (one command) or just more."""
     dim = 16
-    call = make_call(1, 1, 3, dim).with_options(_path="gather")
+    call = make_call((1, 1), 3, dim).with_options(_path="gather")
     key = call["query"].repeat(1, 1, 3, 1)
     key[0, 0, 1] = 0
     call = call.with_tensors(key=key)
