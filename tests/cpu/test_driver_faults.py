@@ -50,7 +50,7 @@ _FAULTS = (
 )  # fmt: skip
 
 #: What sets the sums of a granule to 0.
-_ZEROS = "std::fill_n(sums_of(item.number, block), rows * padded_dim_, 0.0F);"
+_ZEROS = "std::fill_n(step_.sums_of(item.number, block), rows * step_.padded_dim, 0.0F);"
 
 
 def sources_with(fault: Fault) -> Path:
