@@ -34,9 +34,8 @@ _LONG_INTERPRETED = ("60000_keys", "compile_needs_one_graph", "int8-bf16-channel
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    for engine in ("vllm", "vllm-ascend"):
-        what = f"a checkout of {engine}, against which the records of its sources are compared"
-        parser.addoption(f"--{engine}-source", metavar="FOLDER", help=what)
+    what = "a checkout of vllm-ascend, against which the record of its sources is compared"
+    parser.addoption("--vllm-ascend-source", metavar="FOLDER", help=what)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -28,7 +28,6 @@ NEEDED = {
     "toptheta_npu/vllm/signatures/vllm_ascend_0.23.json",
     "toptheta_npu/vllm/signatures/vllm_ascend_0.28.json",
     "toptheta_npu/vllm/signatures/vllm_ascend_0.30.json",
-    "toptheta_npu/vllm/signatures/vllm_cpu.json",
     "toptheta_npu/assets/tiny_llama/config.json",
     "toptheta_npu/assets/tiny_llama/model.safetensors",
     "toptheta_npu/assets/tiny_llama/tokenizer.json",

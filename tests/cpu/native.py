@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import importlib.util
 import platform
 import shutil
-import sys
-import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +19,7 @@ from torch import Tensor
 import toptheta_npu.cpu
 from emulator.compile_cache import cached_folder, compiler_version, default_compiler, run_compiler
 from tests.helpers import Inputs, by_sequence, lse_of_rows, of_tokens
+from toptheta_npu.cpu import operators
 from toptheta_npu.fallback.arguments import TABLE
 
 SOURCE = Path(toptheta_npu.cpu.__file__).with_name("source")
@@ -104,20 +102,6 @@ def entry(dtype: str, level: str) -> Callable[[bytes], int]:
     function: Any = library.toptheta_incremental_attention
     function.argtypes, function.restype = [ctypes.c_char_p], ctypes.c_int32
     return function  # type: ignore[no-any-return]
-
-
-def _import_operators() -> types.ModuleType:
-    for name, content in (("build", {"library": None}), ("instruction_sets", {"current_level": None})):
-        full = f"toptheta_npu.cpu.{name}"
-        if full not in sys.modules and importlib.util.find_spec(full) is None:
-            sys.modules[full] = types.ModuleType(full)
-            vars(sys.modules[full]).update(content)
-    from toptheta_npu.cpu import operators
-
-    return operators
-
-
-operators: Any = _import_operators()
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Checkouts of engines, read without running them, against the records of what the shims rely on."""
+"""A checkout of an engine, read without running it, against the record of what the shim relies on."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-#: The options of pytest that name the folders of checkouts.
-ASCEND_SOURCE, CPU_SOURCE = "--vllm-ascend-source", "--vllm-source"
+#: The option of pytest that names the folder of a checkout.
+ASCEND_SOURCE = "--vllm-ascend-source"
 #: Of a record: what is known of functions, fields or attributes, by module and class.
 Record = dict[str, Any]
 
 
-def checkout(config: pytest.Config, option: str) -> Path:
-    """The folder that an option names; without it, the test is skipped."""
-    folder = config.getoption(option)
+def checkout(config: pytest.Config) -> Path:
+    """The folder that the option names; without it, the test is skipped."""
+    folder = config.getoption(ASCEND_SOURCE)
     if folder is None:
-        pytest.skip(f"no checkout at hand: name its folder by {option}=FOLDER")
+        pytest.skip(f"no checkout at hand: name its folder by {ASCEND_SOURCE}=FOLDER")
     return Path(folder)
 
 

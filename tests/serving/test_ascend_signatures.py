@@ -15,7 +15,16 @@ import pytest
 
 from tests.serving import ascend_parts
 from tests.serving.ascend_engine import OurBuilder, OurImpl
-from tests.serving.sources import ASCEND_SOURCE, checkout, class_of, function_of, functions, version_of
+from tests.serving.sources import (
+    assert_attributes,
+    assert_fields,
+    assert_parameters,
+    checkout,
+    class_of,
+    function_of,
+    functions,
+    version_of,
+)
 from toptheta_npu import TopThetaNotImplementedError
 from toptheta_npu.vllm import ascend
 from toptheta_npu.vllm.ascend_signatures import DISTRIBUTION, differences, parameters_of, record, versions
@@ -78,7 +87,19 @@ def test_other_versions_are_refused(found: str) -> None:
 
 @pytest.fixture
 def source(pytestconfig: pytest.Config) -> Path:
-    return checkout(pytestconfig, ASCEND_SOURCE)
+    return checkout(pytestconfig)
+
+
+@pytest.mark.parametrize(("module", "name", "function", "wanted"), list(functions(record(), "parameters")))
+def test_recorded_parameters_are_those_of_the_sources(
+    source: Path, module: str, name: str, function: str, wanted: list[str]
+) -> None:
+    assert_parameters(source, module, name, function, wanted)
+
+
+def test_recorded_fields_and_attributes_are_in_the_sources(source: Path) -> None:
+    assert_fields(source, record())
+    assert_attributes(source, record())
 
 
 def test_what_is_read_of_a_step_is_read_in_the_sources_too(source: Path) -> None:

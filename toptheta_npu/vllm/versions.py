@@ -22,11 +22,6 @@ def load_record(name: str) -> dict[str, Any]:
     return content
 
 
-def cpu_record() -> dict[str, Any]:
-    """Load what the shim for CPUs relies on in vLLM, and the versions whose sources have it."""
-    return load_record("vllm_cpu.json")
-
-
 def check_version(engine: str, known: Collection[str], found: str, *, untried: bool = False) -> None:
     """Refuse a version of ``engine`` that is not known, unless the user says that it may run.
 
