@@ -10,12 +10,15 @@ from torch import Tensor
 
 from .errors import TopThetaCombinationError, TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError, shown
 
+# the kernels know a placement, an SDC mode and a path by its place in these tuples
 #: What the numbers of a table are.
 PLACEMENTS = ("pre_softmax", "post_softmax")
 #: How whole rows are compared with them: probabilities also by the LSE of a sample of keys.
 ROW_PLACEMENTS = (*PLACEMENTS, "sampled_softmax")
 Sdc = Literal["none", "exact", "exp_threshold", "offline"]
 SDC_MODES: tuple[str, ...] = get_args(Sdc)
+#: How V is read.
+PATHS = ("auto", "gather", "dense")
 PrefillMode = Literal["dense", "thresholded"]
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 HEAD_DIMS = (16, 512)

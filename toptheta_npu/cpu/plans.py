@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .._checks import PATHS, ROW_PLACEMENTS, SDC_MODES
 from ..fallback.antiquant import PER_CHANNEL, per_channel
 from ..fallback.arguments import ANTIQUANT_MODES, ANTIQUANT_SCALES, TENSORS, Arguments
 from .library import ARGUMENTS, FIELDS, POINTERS, RUN_IN_PARALLEL
 
-_PLACEMENTS = {"pre_softmax": 0, "post_softmax": 1, "sampled_softmax": 2}
-_SDC = {"none": 0, "exact": 1, "exp_threshold": 2, "offline": 3}
-_PATHS = {"auto": 0, "gather": 1, "dense": 2}
+_PLACEMENTS, _SDC, _PATHS = (
+    {name: number for number, name in enumerate(names)} for names in (ROW_PLACEMENTS, SDC_MODES, PATHS)
+)
 SCALE_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 NO_SCALES = (0, 0, 0, 0, 0, 0)
 _NOTHING: dict[str, Sequence[float]] = {name: (0,) * len(words) for name, words in FIELDS.items()}

@@ -13,6 +13,7 @@ from .._checks import (
     FLOAT32,
     INTEGERS,
     MAX_TOKENS,
+    PATHS,
     PLACEMENTS,
     check_choice,
     check_dense,
@@ -30,7 +31,6 @@ from .limits import ALL, Limits, check_limits
 
 QUERY_FORMS = {"BNSD": "[B, Hq, Sq, D]", "BSND": "[B, Sq, Hq, D]", "BSH": "[B, Sq, Hq*D]"}
 LAYOUTS = tuple(QUERY_FORMS)
-PATHS = ("auto", "gather", "dense")
 
 
 class Sizes(NamedTuple):

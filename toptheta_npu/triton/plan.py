@@ -9,12 +9,13 @@ import torch
 import triton
 from torch import Tensor
 
+from .._checks import SDC_MODES
 from ..fallback.antiquant import PER_CHANNEL, scale_rows
 from ..fallback.arguments import Arguments
 from ..fallback.layout import head_block, head_view, query_heads
 from . import kernel
 
-SDC = {"none": 0, "exact": 1, "exp_threshold": 2, "offline": 3}
+SDC = {name: number for number, name in enumerate(SDC_MODES)}
 #: Rows and columns that tl.dot needs.
 _LEAST = 16
 #: Keys of a K tile, and V rows that a program reads at once. Programs of one warp won on an H100 (bfloat16, head_dim

@@ -63,7 +63,7 @@ class DraftRows:
         order = np.arange(counts.sum()) - first.repeat(counts)
         most = int(counts.max())
         sequences = np.arange(len(chosen)).repeat(counts)
-        tokens, first_rows, places, taken, taken_counts = put(
+        tokens, first_rows, places, taken, taken_counts = copy_indices_to_device(
             like.device, starts[chosen].repeat(counts) + order, first, sequences * most + order, chosen, counts
         )
         return cls(
@@ -124,7 +124,7 @@ class SplitSequences:
         of = np.arange(len(pieces)).repeat(pieces)
         new = np.where(np.isin(of, chosen), 1, counts[of])
         behind = pieces.cumsum().repeat(pieces) - 1 - np.arange(len(of))
-        sequences, behind_on_device = put(like.device, of, behind)
+        sequences, behind_on_device = copy_indices_to_device(like.device, of, behind)
         ends = None if (new == 1).all() else torch.from_numpy(np.concatenate([[0], new.cumsum()]))
         return cls(sequences, behind_on_device.to(like.dtype), ends)
 
@@ -134,11 +134,11 @@ class SplitSequences:
         return NewRows(block_table.index_select(0, self.sequences), lengths, self.query_start_loc, most_in_a_row=most)
 
 
-def put(device: torch.device, *numbers: np.ndarray) -> tuple[Tensor, ...]:
+def copy_indices_to_device(device: torch.device, *numbers: np.ndarray) -> tuple[Tensor, ...]:
     """Copy lists of numbers to a device at once: int64 each.
 
     Example:
-        >>> [each.tolist() for each in put(torch.device("cpu"), np.array([1, 2]), np.array([3]))]
+        >>> [each.tolist() for each in copy_indices_to_device(torch.device("cpu"), np.array([1, 2]), np.array([3]))]
         [[1, 2], [3]]
     """
     together = torch.from_numpy(np.concatenate(numbers).astype(np.int64))

@@ -23,7 +23,7 @@ from ..cpu.repeated import LayerDecode
 from ..fallback.antiquant import PER_TOKEN_AND_HEAD, PER_TOKEN_AND_HEAD_PAGED
 from ..fallback.arguments import Arguments
 from ..ops import incremental_attention_with_stats, prefill_attention
-from .drafts import DraftRows, put
+from .drafts import DraftRows, copy_indices_to_device
 from .layers import DecodedRows, LayerRule
 from .page_sums import NewRows
 
@@ -107,7 +107,7 @@ class Step:
         several = np.flatnonzero((counts > 0) & ~(decode & sparse))
         many = counts[several]
         dense = np.arange(many.sum()) + np.repeat(starts[several] - (many.cumsum() - many), many)
-        sequences, tokens, dense_tokens = put(seq_lens.device, chosen, starts[chosen], dense)
+        sequences, tokens, dense_tokens = copy_indices_to_device(seq_lens.device, chosen, starts[chosen], dense)
         drafts = None
         if (counts[chosen] > 1).any():
             drafts = DraftRows.of(query_start_loc, chosen, seq_lens)
