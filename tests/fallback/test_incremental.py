@@ -80,23 +80,6 @@ def test_forced_path_equals_the_oracle(path: str, dtype: str, theta: str, layout
     assert_equals_oracle(inputs, incremental_attention_with_stats(**inputs.arguments, _path=path))
 
 
-@pytest.mark.parametrize("case_id", ["paged-4d", "paged-3d-bf16-bsh", "paged-odd-block", "start-f16-bsnd", "ragged"])
-def test_forced_paths_equal_each_other(case_id: str, device: str) -> None:
-    arguments = base_inputs(_BY_ID[case_id], device).arguments
-    dense, gather = (incremental_attention_with_stats(**arguments, _path=path) for path in ("dense", "gather"))
-    assert_same(gather, dense)
-
-
-@pytest.mark.parametrize("path", ["dense", "gather"])
-def test_dense_threshold_equals_torch_sdpa(path: str, device: str) -> None:
-    inputs = base_inputs(replace(_BASE, theta="dense", vmc=False, lengths_as="none", lengths=(77, 77)), device)
-    query, key, value = (inputs.arguments[name] for name in ("query", "key", "value"))
-    expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, enable_gqa=True)
-    torch.testing.assert_close(
-        incremental_attention(**inputs.arguments, _path=path), expected, **tolerance(torch.float32)
-    )
-
-
 @pytest.mark.parametrize("heads", [2, 6, 8, 10])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("layout", ["BNSD", "BSND"])
@@ -121,26 +104,6 @@ def test_paged_equals_contiguous(form: str, blocks: str, block_size: int, device
     assert_same(
         incremental_attention_with_stats(**paged.arguments), incremental_attention_with_stats(**contiguous.arguments)
     )
-
-
-def test_pages_shared_by_sequences(device: str) -> None:
-    inputs = base_inputs(replace(_BASE, paged="4d", block_size=16, lengths=(200,)), device)
-    single = incremental_attention_with_stats(**inputs.arguments)
-    twice = dict(inputs.arguments)
-    for name in ("query", "threshold", "actual_seq_lengths", "block_table", "value_mean"):
-        twice[name] = torch.cat([twice[name]] * 2)
-    for got, expected in zip(incremental_attention_with_stats(**twice), single, strict=True):
-        torch.testing.assert_close(got, torch.cat([expected] * 2), **tolerance(torch.float32))
-
-
-@pytest.mark.parametrize("layout", ["BSND", "BSH"])
-@pytest.mark.parametrize("dtype", _DTYPES)
-@pytest.mark.parametrize("theta", ["quantile", "mixed"])
-def test_layouts_equal_bnsd(layout: str, dtype: str, theta: str, device: str) -> None:
-    case = replace(_BASE, dtype=dtype, theta=theta)
-    other = incremental_attention_with_stats(**base_inputs(replace(case, layout=layout), device).arguments)
-    bnsd = incremental_attention_with_stats(**base_inputs(case, device).arguments)
-    assert_same((in_layout(from_layout(other[0], layout, 8).unsqueeze(2), "BNSD"), *other[1:]), bnsd)
 
 
 def _inside(cache: Tensor, shape: tuple[int, ...], view: tuple[slice, ...]) -> Tensor:
@@ -183,18 +146,6 @@ def test_strided_caches_equal_contiguous(name: str, path: str, device: str) -> N
     )
 
 
-@pytest.mark.parametrize("path", ["dense", "gather"])
-@pytest.mark.parametrize("dim", [0, 1], ids=["batch", "heads"])
-def test_expanded_cache_equals_contiguous(dim: int, path: str, device: str) -> None:
-    arguments = base_inputs(replace(_BASE, lengths=(77, 77), vmc=False), device).arguments
-    expanded = {n: arguments[n].narrow(dim, 0, 1).expand_as(arguments[n]) for n in ("key", "value")}
-    copied = {name: cache.contiguous() for name, cache in expanded.items()}
-    assert_same(
-        incremental_attention_with_stats(**arguments | expanded, _path=path),
-        incremental_attention_with_stats(**arguments | copied, _path=path),
-    )
-
-
 @pytest.mark.parametrize("slot", ["3d", "4d"])
 def test_pages_that_are_views_of_a_joint_cache(slot: str, device: str) -> None:
     """K and V interleaved in one pool, as engines allocate them."""
@@ -202,41 +153,6 @@ def test_pages_that_are_views_of_a_joint_cache(slot: str, device: str) -> None:
     joint = torch.stack([arguments["key"], arguments["value"]], dim=1)
     views = {"key": joint[:, 0], "value": joint[:, 1]}
     assert_same(incremental_attention_with_stats(**arguments | views), incremental_attention_with_stats(**arguments))
-
-
-@pytest.mark.parametrize(
-    "case_id", ["ragged", "short-dense-beside-long", "g7", "sdc-offline-mixed-vmc", "paged-post-vmc"]
-)
-def test_batch_row_equals_single_run(case_id: str, device: str) -> None:
-    case = _BY_ID[case_id]
-    arguments = base_inputs(case, device).arguments
-    batch = incremental_attention_with_stats(**arguments)
-    per_sequence = ["query", "threshold", "actual_seq_lengths", "block_table", "discarded_mass", "value_mean"]
-    if not case.paged:
-        per_sequence += ["key", "value"]
-    for row in range(len(case.lengths)):
-        single = {name: arguments[name][row : row + 1] for name in per_sequence if name in arguments}
-        assert_same(
-            incremental_attention_with_stats(**arguments | single), tuple(part[row : row + 1] for part in batch)
-        )
-
-
-@pytest.mark.parametrize("repeat", [1, 2, 4])
-def test_gqa_equals_repeated_kv(repeat: int, device: str) -> None:
-    case = replace(_BASE, theta="mixed", dtype="float16")
-    arguments = base_inputs(case, device).arguments
-    repeated = {name: arguments[name].repeat_interleave(repeat, dim=1) for name in ("key", "value", "value_mean")}
-    grouped, single = (incremental_attention_with_stats(**given) for given in (arguments, arguments | repeated))
-    assert_same(single[:3], grouped[:3])
-    if repeat == 4:
-        assert torch.equal(single[2], single[3])
-
-
-def test_permuted_keys_change_nothing(device: str) -> None:
-    arguments = base_inputs(replace(_BASE, lengths=(300, 300), lengths_as="none"), device).arguments
-    order = torch.randperm(300, generator=torch.Generator().manual_seed(1)).to(device)
-    moved = {name: arguments[name][:, :, order] for name in ("key", "value")}
-    assert_same(incremental_attention_with_stats(**arguments | moved), incremental_attention_with_stats(**arguments))
 
 
 @pytest.mark.parametrize("number", [-1, -(2**31), 6, 2**31 - 1])
@@ -252,50 +168,11 @@ def test_block_numbers_outside_the_cache_are_clamped_where_they_are_not_checked(
     torch.testing.assert_close(out[:, 0, 0, 0].cpu(), torch.tensor(means))
 
 
-@pytest.mark.parametrize("paged", ["", "4d"])
-def test_lengths_as_int32_int64_and_list_are_identical(paged: str, device: str) -> None:
-    arguments = base_inputs(replace(_BASE, paged=paged, block_size=16 if paged else 0), device).arguments
-    results = [
-        incremental_attention_with_stats(**arguments | {"actual_seq_lengths": lengths})
-        for lengths in (arguments["actual_seq_lengths"].int(), arguments["actual_seq_lengths"].long(), [200, 77])
-    ]
-    assert_identical(results[1], results[0])
-    assert_identical(results[2], results[0])
-
-
-@pytest.mark.parametrize("layout", _LAYOUTS)
-@pytest.mark.parametrize("sdc", ["exact", "exp_threshold"])
-def test_key_start_equals_slicing(layout: str, sdc: str, device: str) -> None:
-    case = replace(_BASE, layout=layout, sdc=sdc, lengths=(60, 140), starts=(90, 3))
-    arguments = make_inputs(case, device, poison=("outside",)).arguments
-    padded = incremental_attention_with_stats(**arguments)
-    axis = 2 if layout == "BNSD" else 1
-    for row, (start, length) in enumerate(zip(case.starts, case.lengths, strict=True)):
-        single = {n: arguments[n][row : row + 1] for n in ("query", "threshold", "value_mean")}
-        single |= {n: arguments[n][row : row + 1].narrow(axis, start, length) for n in ("key", "value")}
-        single |= {"key_start": None, "actual_seq_lengths": None}
-        assert_same(
-            incremental_attention_with_stats(**arguments | single), tuple(part[row : row + 1] for part in padded)
-        )
-
-
 @pytest.mark.parametrize("sdc", ["exact", "exp_threshold"])
 def test_key_start_without_lengths_means_all_keys_from_there(sdc: str, device: str) -> None:
     case = replace(_BASE, sdc=sdc, theta="mixed", lengths=(60, 147), starts=(90, 3), vmc=False, lengths_as="none")
     inputs = base_inputs(case, device)  # capacity 150: both sequences end with the cache
     assert_equals_oracle(inputs, incremental_attention_with_stats(**inputs.arguments))
-
-
-@pytest.mark.parametrize("theta", ["quantile", "dense", "nothing"])
-@pytest.mark.parametrize("rows", [1, 5])
-def test_decode_equals_the_last_prefill_row(theta: str, rows: int, device: str) -> None:
-    case = replace(_BASE, theta=theta, lengths=(60, 60), lengths_as="none")
-    arguments = base_inputs(case, device).arguments
-    query = torch.cat([torch.zeros_like(arguments["query"])] * (rows - 1) + [arguments["query"]], dim=2)
-    threshold = arguments["threshold"][:, :, None].expand(-1, -1, rows)
-    prefill = prefill_attention(query, arguments["key"], arguments["value"], threshold, vmc=True)
-    decode = incremental_attention(**arguments)
-    torch.testing.assert_close(prefill[:, :, -1:], decode, **tolerance(torch.float32))
 
 
 @pytest.mark.parametrize("layout", _LAYOUTS)
@@ -337,38 +214,6 @@ def test_poison_changes_nothing(dtype: str, layout: str, paged: str, theta: str,
     result = incremental_attention_with_stats(**poisoned.arguments)
     assert result[0].isfinite().all()
     assert_identical(result, incremental_attention_with_stats(**clean.arguments))
-
-
-@pytest.mark.parametrize("theta", ["dense", "mixed"])
-@pytest.mark.parametrize("path", ["auto", "dense", "gather"])
-@pytest.mark.parametrize("paged", ["", "3d"], ids=["contiguous", "paged"])
-def test_rows_outside_the_valid_range_are_never_multiplied(theta: str, path: str, paged: str, device: str) -> None:
-    case = replace(_BASE, dtype="float16", theta=theta, paged=paged, block_size=16 if paged else 0)
-    clean, poisoned = make_inputs(case, device), make_inputs(case, device, poison=("outside",))
-    result = incremental_attention_with_stats(**poisoned.arguments, _path=path)
-    assert result[0].isfinite().all()
-    assert_identical(result, incremental_attention_with_stats(**clean.arguments, _path=path))
-
-
-@pytest.mark.parametrize("dtype", _DTYPES)
-@pytest.mark.parametrize("layout", _LAYOUTS)
-@pytest.mark.parametrize("dense_row", [0, 1], ids=["dense-first", "dense-last"])
-def test_dense_sequence_beside_a_sparse_one_reads_only_its_own_rows(
-    dtype: str, layout: str, dense_row: int, device: str
-) -> None:
-    lengths = (16, 1000) if dense_row == 0 else (1000, 16)
-    case = replace(_BASE, dtype=dtype, layout=layout, lengths=lengths, keep=0.01, theta="quantile", vmc=False)
-    clean, poisoned = make_inputs(case, device), make_inputs(case, device, poison=("values", "outside"))
-    threshold = clean.arguments["threshold"].clone()
-    threshold[dense_row] = -INF
-    values = poisoned.arguments["value"].clone()
-    values[dense_row] = clean.arguments["value"][dense_row]
-    rows = values[dense_row] if layout == "BNSD" else values[dense_row].transpose(0, 1)
-    rows[:, 16:] = torch.nan
-    result = incremental_attention_with_stats(**poisoned.arguments | {"threshold": threshold, "value": values})
-    assert result[0].isfinite().all()
-    assert_identical(result, incremental_attention_with_stats(**clean.arguments | {"threshold": threshold}))
-    assert result[2][dense_row].tolist() == [16] * 8
 
 
 @pytest.mark.parametrize("theta", ["quantile", "dense", "nothing"])
@@ -442,37 +287,6 @@ def test_scores_of_minus_infinity_alone_have_no_mass(mode: str, theta: float, de
     oracle = reference.incremental_attention(query[:, :, 0], key, value, threshold, **options)
     torch.testing.assert_close(oracle.out, out[:, :, 0])
     assert torch.equal(oracle.kept, kept.long())
-
-
-@pytest.mark.parametrize(
-    "case_id", ["f16-bsh", "paged-post-vmc", "sdc-exp-threshold-mixed-vmc", "n1025", "d40-any", "dense"]
-)
-def test_same_call_twice_is_bitwise_equal(case_id: str, device: str) -> None:
-    arguments = base_inputs(_BY_ID[case_id], device).arguments
-    assert_identical(incremental_attention_with_stats(**arguments), incremental_attention_with_stats(**arguments))
-
-
-@pytest.mark.parametrize("dtype", _DTYPES)
-@pytest.mark.parametrize("n", [1, 17, 1000])
-def test_closed_forms(dtype: str, n: int, device: str) -> None:
-    """q = 0 weighs all rows alike: the mean of V if all are kept, V[0] / n if none passes; V = 1 gives exactly 1."""
-    torch_dtype = getattr(torch, dtype)
-    generator = torch.Generator().manual_seed(0)
-    value = torch.randn(1, 2, n, 32, generator=generator).to(torch_dtype).to(device)
-    query = torch.zeros(1, 4, 1, 32, dtype=torch_dtype, device=device)
-
-    def run(theta: float, value: Tensor, **options: Any) -> Tensor:
-        threshold = torch.full((4,), theta, device=device)
-        return incremental_attention(query, torch.ones_like(value), value, threshold, **options).double().cpu()
-
-    mean, first = (
-        t.double().cpu().repeat_interleave(2, dim=1) for t in (value.double().mean(2, True), value[:, :, :1])
-    )
-    close = tolerance(torch_dtype)
-    torch.testing.assert_close(run(-INF, value), mean, **close)
-    torch.testing.assert_close(run(0.0, value), first / n, **close)
-    torch.testing.assert_close(run(0.0, value, sdc="none"), first, **close)
-    assert run(-INF, torch.ones_like(value)).unique().tolist() == pytest.approx([1.0], abs=1e-5)
 
 
 @pytest.mark.parametrize("dtype", _DTYPES)

@@ -31,7 +31,7 @@ from toptheta_npu import (
     row_lengths,
     use_backend,
 )
-from toptheta_npu.fallback import prefill_attention_with_stats, reference
+from toptheta_npu.fallback import reference
 
 INF = float("inf")
 _BY_ID = {case.id: case for case in TOKEN_CASES}
@@ -130,26 +130,6 @@ def test_each_token_equals_its_own_step(name: str) -> None:
             torch.testing.assert_close(lse[sequence, None, :, token], single[1], **tolerance(torch.float32))
 
 
-@pytest.mark.parametrize(
-    "modes",
-    [{}, {"vmc": True}, {"sdc": "none"}, {"sdc": "exp_threshold", "vmc": True}, {"sdc": "offline"},
-     {"placement": "post_softmax", "vmc": True}, {"sink": True}],
-    ids=str,
-)  # fmt: skip
-@pytest.mark.parametrize("starts", [(), (30, 30)], ids=["", "left-padded"])
-def test_a_step_is_the_last_rows_of_a_prompt(starts: tuple[int, ...], modes: dict[str, Any]) -> None:
-    capacity = {"lengths": (150, 150), "lengths_as": "none", "query_lengths": (), "starts": starts, "theta": "mixed"}
-    arguments = inputs_of(replace(BASE, **{"vmc": False, **capacity, **modes})).arguments
-    out, _, kept, _ = incremental_attention_with_stats(**arguments)
-    taken = ("query", "key", "value", "key_start", "placement", "sdc", "discarded_mass", "learnable_sink")
-    options = {name: arguments[name] for name in taken if name in arguments}
-    prompt, stats = prefill_attention_with_stats(
-        **options, threshold_per_row=arguments["threshold"], vmc="value_mean" in arguments
-    )
-    assert torch.equal(kept, stats.kept)
-    torch.testing.assert_close(out, prompt, **tolerance(torch.float32))
-
-
 @pytest.mark.parametrize("placement", ["pre_softmax", "post_softmax"])
 def test_rows_equal_masked_dense_attention(placement: str) -> None:
     """Written without a line of the package: one mask of causality and selection, one softmax, one mean."""
@@ -181,22 +161,6 @@ def test_rows_equal_masked_dense_attention(placement: str) -> None:
     torch.testing.assert_close(oracle.out, expected)
 
 
-def test_the_oracle_of_several_tokens_is_that_of_their_steps() -> None:
-    case = replace(BASE, sdc="offline", sink=True, starts=(3, 60))
-    inputs = inputs_of(case)
-    rows, arguments = inputs.rows, inputs.arguments
-    result = reference.several_tokens(
-        arguments["query"].double(), rows.key[::4].double(), rows.value[::4].double(),
-        arguments["threshold"].double(), lengths=torch.tensor(case.lengths), starts=torch.tensor(case.starts),
-        query_lengths=torch.tensor(case.query_lengths), discarded_mass=arguments["discarded_mass"],
-        value_mean=arguments["value_mean"], learnable_sink=arguments["learnable_sink"], sdc="offline",
-    )  # fmt: skip
-    for name in ("out", "keep", "lse", "kept", "maximum", "kept_mass", "discarded_mass"):
-        found = getattr(result, name).transpose(1, 2).flatten(0, 1)
-        torch.testing.assert_close(found, getattr(inputs.expected, name), msg=name)
-    assert torch.equal(result.value_rows, incremental_attention_with_stats(**arguments)[3].long())
-
-
 # What reaches a token, and what does not.
 
 
@@ -221,19 +185,6 @@ def test_a_later_token_never_reaches_an_earlier_one(theta: str, placement: str) 
     for one, other in zip(before[:3], after[:3], strict=True):
         assert torch.equal(one[:, :, :2], other[:, :, :2])
     assert not torch.equal(before[0][:, :, 2:], after[0][:, :, 2:])
-
-
-@pytest.mark.parametrize("name", ["query", "key"])
-def test_nan_of_a_later_token_stays_behind(name: str) -> None:
-    case = replace(BASE, lengths=(150, 150), query_lengths=(3, 4))
-    arguments = inputs_of(case).arguments
-    before = incremental_attention_with_stats(**arguments, _path="gather")
-    rows = slice(2, 4) if name == "query" else slice(149, 150)
-    out, lse, kept, _ = incremental_attention_with_stats(**_with_rows(arguments, name, rows, torch.nan), _path="gather")
-    for one, other in ((out, before[0]), (lse, before[1]), (kept, before[2])):
-        assert torch.equal(one[:, :, :2], other[:, :, :2])
-    assert out[1, :, 3].isnan().all()
-    assert out[0, :, 3].abs().max() == 0  # no real token
 
 
 @pytest.mark.parametrize("path", ["gather", "dense"])
@@ -280,20 +231,6 @@ def test_thresholds_of_heads_are_those_of_all_tokens(form: str) -> None:
         for part, given in zip(parts, (spread, threshold), strict=True)
     ]
     assert torch.equal(*merged)
-
-
-@pytest.mark.parametrize("layout", ["BNSD", "BSND", "BSH"])
-@pytest.mark.parametrize("options", [{"starts": (30, 3)}, {"paged": "4d", "block_size": 16}, {}], ids=str)
-def test_strided_queries_and_caches(options: dict[str, Any], layout: str) -> None:
-    inputs = inputs_of(replace(BASE, layout=layout, **options))
-    arguments = dict(inputs.arguments)
-    for name in ("query", "key", "value"):
-        wide = torch.full((*arguments[name].shape[:-1], 2 * arguments[name].shape[-1]), torch.nan)
-        wide[..., ::2] = arguments[name]
-        arguments[name] = wide[..., ::2]
-    result = incremental_attention_with_stats(**arguments)
-    assert_equals_oracle(inputs, result)
-    assert all(tensor.is_contiguous() for tensor in result)
 
 
 def test_ties_take_the_lowest_index_that_the_token_sees() -> None:

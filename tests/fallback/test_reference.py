@@ -136,11 +136,6 @@ def test_row_that_keeps_nothing_takes_the_lowest_index_among_equals(scores: list
     assert result.out.item() == VALUES[index]
 
 
-def test_equal_scores_give_the_mean_of_v() -> None:
-    assert one_row(-1.0, [0.0] * 4).out.item() == 2.5
-    assert one_row(0.0, [0.0] * 4).out.item() == 0.25  # strict: only the first is kept, and R + E = 4
-
-
 def test_where_nothing_is_discarded_no_estimate_is_added() -> None:
     for options in ({"sdc": "exp_threshold"}, {"sdc": "offline", "discarded_mass": MASS}):
         result = one_row(-1.0, value_mean=mean(100.0), **options)
@@ -246,38 +241,6 @@ def test_vmc_returns_the_row_where_all_v_rows_are_equal(rows: dict[str, Tensor],
     out = reference.incremental_attention(**rows, value_mean=rows["value"][:, :, 0], **options).out
     group = out.shape[1] // rows["value"].shape[1]
     close(out, rows["value"][:, :, 0].repeat_interleave(group, dim=1))
-
-
-@given(random_rows(), st.sampled_from(["none", "exact", "exp_threshold"]))
-def test_gqa_equals_repeated_kv(rows: dict[str, Tensor], sdc: str) -> None:
-    group = rows["query"].shape[1] // rows["key"].shape[1]
-    grouped = reference.incremental_attention(**rows, sdc=sdc)
-    repeated = {name: rows[name].repeat_interleave(group, dim=1) for name in ("key", "value")}
-    single = reference.incremental_attention(**rows | repeated, sdc=sdc)
-    close(grouped.out, single.out)
-    assert torch.equal(grouped.keep, single.keep)
-    assert torch.equal(single.value_rows, single.kept)
-
-
-@given(random_rows(), st.randoms(use_true_random=False), st.sampled_from(["none", "exact", "exp_threshold"]))
-def test_permuting_keys_with_their_values_changes_nothing(rows: dict[str, Tensor], random: Any, sdc: str) -> None:
-    order = list(range(rows["key"].shape[2]))
-    random.shuffle(order)
-    moved = rows | {name: rows[name][:, :, order] for name in ("key", "value")}
-    plain, permuted = (reference.incremental_attention(**given_rows, sdc=sdc) for given_rows in (rows, moved))
-    close(permuted.out, plain.out)
-    assert torch.equal(permuted.keep, plain.keep[..., order])
-    assert torch.equal(permuted.value_rows, plain.value_rows)
-
-
-@given(random_rows(), st.floats(0, 2), st.booleans())
-def test_kept_falls_as_the_threshold_rises(rows: dict[str, Tensor], rise: float, post: bool) -> None:
-    placement = "post_softmax" if post else "pre_softmax"
-    low = reference.incremental_attention(**rows, placement=placement)
-    high = reference.incremental_attention(**rows | {"threshold": rows["threshold"] + rise}, placement=placement)
-    assert bool((high.kept <= low.kept).all())
-    assert bool((high.kept >= 1).all())
-    assert bool((low.keep | (high.kept == 1)[..., None] | ~high.keep).all())
 
 
 @given(random_rows(), st.floats(-50, 50))
