@@ -11,7 +11,7 @@ import transformers
 from torch import Tensor
 from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel, StaticCache
 
-from tests.models.tiny import VOCABULARY, K, left_padded, oracle_attention, tokens
+from tests.models.tiny import VOCABULARY, K, oracle_attention, tokens
 from toptheta_npu.errors import TopThetaNotImplementedError
 from toptheta_npu.evaluation.methods.dense import select_all as dense
 from toptheta_npu.models import (
@@ -19,7 +19,6 @@ from toptheta_npu.models import (
     NothingSparsifiedWarning,
     apply_selection,
     calibrate,
-    calibrate_discarded_mass,
     model_fingerprint,
     sparsify,
 )
@@ -134,17 +133,6 @@ def calibrated(name: str) -> ThresholdTable:
     return calibrate(model, tokens(4, 50, seed=1), k=K, layer_k=[0] * num_layers(model))
 
 
-@pytest.mark.parametrize("name", ["GPTNeoX", "GPTBigCode", "DeepseekV3"])
-def test_statistics_know_the_heads_of_every_architecture(name):
-    model, table = tiny_model(name), calibrated(name)
-    with sparsify(model, table, k=K, statistics=True) as recording:
-        run(model, tokens(1, 22), 20)
-    for rows in recording.statistics():
-        assert rows.keys.tolist() == [21, 22]
-        assert rows.kept.shape == (2, 4)
-        assert rows.value_rows.shape == (2, 1 if name == "GPTBigCode" else 4)
-
-
 def test_sliding_layers_stay_dense_and_are_named(caplog):
     model = tiny_model("Gemma3")
     with caplog.at_level(logging.INFO, logger="toptheta_npu"):
@@ -220,15 +208,6 @@ def test_sinks_count_once_over_ranks():
         torch.distributed.destroy_process_group()
 
 
-def test_a_table_with_dense_layers_survives_a_file(tmp_path):
-    model, table = tiny_model("Olmo3"), calibrated("Olmo3")
-    table.save(tmp_path / "table.theta")
-    with sparsify(model, ThresholdTable.load(tmp_path / "table.theta"), k=K):
-        found = run(model, tokens(1, 22), 20)
-    with sparsify(model, table, k=K):
-        assert torch.equal(run(model, tokens(1, 22), 20), found)
-
-
 def test_only_layers_that_see_all_tokens_count_against_the_warning():
     model = tiny_model("Olmo3")
     table = calibrate(model, tokens(4, 50, seed=1), k=K, layer_k=[0, 30, 0, 30])
@@ -250,35 +229,6 @@ def test_a_decoder_that_also_looks_at_an_encoder():
     expected = steps()
     with sparsify(model, keeping_all(model), k=2):
         torch.testing.assert_close(steps(), expected, atol=2e-5, rtol=1e-4)
-
-
-def test_the_offline_estimate_of_a_hybrid_model():
-    model = tiny_model("Olmo3")
-    table = calibrate(model, tokens(4, 50, seed=1), k=K, layer_k=[0] * 4, placement="pre_softmax")
-    full = calibrate_discarded_mass(model, table, tokens(4, 50, seed=1))
-    assert not full.discarded_mass[:, SLIDING].any()
-    assert (full.discarded_mass[:, FULL_LAYERS] > 0).any()
-    with sparsify(model, full, k=K, sdc="offline"):
-        assert run(model, tokens(1, 22), 20).isfinite().all()
-
-
-def test_a_hybrid_model_runs_under_any_selection_rule():
-    model, ids = tiny_model("Gemma3"), tokens(2, 30)
-    expected, asked = model(ids).logits, []
-    with apply_selection(model, lambda layer: asked.append(layer) or dense()):
-        torch.testing.assert_close(model(ids).logits, expected, atol=1e-5, rtol=1e-5)
-    assert asked == FULL_LAYERS
-
-
-def test_a_left_padded_batch_of_a_hybrid_model_equals_single_runs():
-    model, table = tiny_model("Gemma3"), calibrated("Gemma3")
-    prompts = [tokens(1, length, seed=length) for length in (20, 13)]
-    options = {"max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False}
-    with sparsify(model, table, k=K):
-        together = model.generate(**left_padded(prompts), **options)
-        alone = [model.generate(prompt, **options) for prompt in prompts]
-    for row, single in zip(together, alone, strict=True):
-        assert torch.equal(row[-8:], single[0, -8:])
 
 
 @pytest.mark.parametrize(

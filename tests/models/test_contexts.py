@@ -48,14 +48,6 @@ def test_leaving_restores_the_model(original):
     assert torch.equal(sparse_step(model), expected)
 
 
-def test_an_exception_restores_the_model_too():
-    model = new_model()
-    before = traces(model)
-    with pytest.raises(ZeroDivisionError), sparsify(model, table_of(), k=K):
-        int(sparse_step(model).numel() / 0)
-    assert traces(model) == before
-
-
 def test_an_exception_inside_the_attention_restores_the_model_and_leaves_no_trace():
     model, table = new_model(), table_of()
     before = traces(model)
@@ -94,18 +86,6 @@ def test_nesting_on_one_model_is_refused():
         with pytest.raises(TopThetaValueError), apply_selection(model, lambda layer: dense()):
             pass
         sparse_step(model)
-
-
-def test_two_models_at_once_each_by_its_own_thresholds():
-    first, second = new_model(), new_model("qwen3", seed=2)
-    tables = [calibrate(model, tokens(4, 60, seed=1), k=K, layer_k=[0, 0]) for model in (first, second)]
-    alone = []
-    for model, table in zip((first, second), tables, strict=True):
-        with sparsify(model, table, k=K):
-            alone.append(sparse_step(model))
-    with sparsify(first, tables[0], k=K), sparsify(second, tables[1], k=K):
-        assert torch.equal(sparse_step(second), alone[1])
-        assert torch.equal(sparse_step(first), alone[0])
 
 
 @pytest.mark.parametrize("first_out", [0, 1])
@@ -156,13 +136,6 @@ def test_a_context_without_any_sparse_row_warns(act, words):
     assert caught[0].filename == __file__
 
 
-@pytest.mark.parametrize("cache", [None, "static"])
-def test_a_context_with_sparse_rows_does_not_warn(cache, recwarn):
-    with sparsify(model_of(), table_of(), k=K):
-        model_of().generate(tokens(1, 10), max_new_tokens=3, cache_implementation=cache)
-    assert not [warning for warning in recwarn if warning.category is NothingSparsifiedWarning]
-
-
 def test_rows_beyond_the_calibrated_lengths_warn():
     model, table = model_of(), table_of()
     with pytest.warns(ThresholdExtrapolationWarning, match="up to 93 keys"), sparsify(model, table, k=K):
@@ -210,13 +183,6 @@ def test_statistics_leave_padding_out():
         right = run.statistics()[0].keys.tolist()
     assert left == [*range(1, 21), *range(1, 9), 21, 9, 22, 10]
     assert right == [*range(1, 21), *range(1, 9)]
-
-
-def test_statistics_have_to_be_asked_for():
-    with sparsify(model_of(), table_of(), k=K) as run:
-        sparse_step(model_of())
-        with pytest.raises(TopThetaValueError, match="statistics=True"):
-            run.statistics()
 
 
 def test_apply_selection_runs_prompts_and_steps_under_a_rule():

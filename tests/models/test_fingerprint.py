@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
@@ -22,7 +20,7 @@ from transformers import (
     Qwen3Config,
 )
 
-from tests.models.tiny import KINDS, K, model_of, new_model, table_of, tokens
+from tests.models.tiny import K, model_of, new_model, table_of, tokens
 from toptheta_npu.assets import TINY_LLAMA, load_tiny_llama, load_tiny_llama_thresholds
 from toptheta_npu.errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
 from toptheta_npu.models import calibrate, folder_fingerprint, model_fingerprint, sparsify
@@ -67,8 +65,6 @@ def test_a_checkpoint_has_one_fingerprint_in_memory_and_in_its_folder(name, chec
         model.save_pretrained(folder, max_shard_size=shards)
         assert len(list(folder.glob("*.safetensors"))) > 1 or shards == "1GB"
         assert folder_fingerprint(folder) == expected
-    (folder / "model.safetensors.index.json").unlink()
-    assert folder_fingerprint(folder) == expected
     for dtype in DTYPES:
         loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "1GB", dtype=dtype)
         assert model_fingerprint(loaded) == expected
@@ -76,28 +72,14 @@ def test_a_checkpoint_has_one_fingerprint_in_memory_and_in_its_folder(name, chec
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-@pytest.mark.parametrize("layer", range(3))
-def test_a_changed_layer_is_seen_wherever_it_is(name, layer, tmp_path):
+def test_a_changed_layer_is_seen_wherever_it_is(name, tmp_path):
     model, weight = built(name), ARCHITECTURES[name][1]
     before = model_fingerprint(model)
-    (changed,) = (
-        tensor for key, tensor in model.named_parameters() if f".{layer}." in key and key.endswith(f".{weight}")
-    )
+    (changed,) = (tensor for key, tensor in model.named_parameters() if ".2." in key and key.endswith(f".{weight}"))
     changed.data[-1] += 1
     model.save_pretrained(tmp_path)
     assert differences(before, model_fingerprint(model)) == ["weights"]
     assert differences(before, folder_fingerprint(tmp_path)) == ["weights"]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_saving_and_loading_in_any_dtype_keeps_it(kind, tmp_path):
-    model = new_model(kind).bfloat16()
-    model.save_pretrained(tmp_path)
-    expected = model_fingerprint(model)
-    assert expected.startswith(kind)
-    for dtype in DTYPES:
-        loaded = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=dtype)
-        assert model_fingerprint(loaded) == expected
 
 
 class OneWeight:
@@ -162,37 +144,6 @@ def test_the_embedded_thresholds_fit_the_embedded_model_in_every_dtype(placement
         assert logits.isfinite().all()
 
 
-def test_models_differ():
-    base = model_fingerprint(model_of())
-    others = {
-        "model type": model_of("mistral"),
-        "weights": new_model(seed=1),
-        "geometry": new_model(layers=3),
-        "rotary parameters": new_model(rope_parameters={"rope_type": "default", "rope_theta": 5.0}),
-    }
-    for name, other in others.items():
-        assert name in differences(base, model_fingerprint(other))
-    assert differences(base, model_fingerprint(others["rotary parameters"])) == ["rotary parameters"]
-    prints = {base, *map(model_fingerprint, others.values()), model_fingerprint(new_model(num_key_value_heads=4))}
-    assert len(prints) == 6
-
-
-def test_an_error_says_what_differs():
-    other = new_model(rope_parameters={"rope_type": "default", "rope_theta": 5.0})
-    with (
-        pytest.raises(TopThetaValueError, match="which differs in rotary parameters; calibrate this model"),
-        sparsify(other, table_of(), k=K),
-    ):
-        pass
-    other = new_model()
-    other.model.layers[1].self_attn.k_proj.weight.data[0, 0] += 1
-    with (
-        pytest.raises(TopThetaValueError, match="which differs in weights; calibrate"),
-        sparsify(other, table_of(), k=K),
-    ):
-        pass
-
-
 def test_what_does_not_matter():
     model = new_model()
     model.model.layers[0].mlp.up_proj.weight.data.zero_()
@@ -213,32 +164,11 @@ def test_a_lora_counts_where_it_changes_query_or_key_projections(part):
 # --- folders and the meta device ----------------------------------------------------------------------
 
 
-def on_meta(origin: str) -> PreTrainedModel:
-    config = LlamaConfig.from_dict(model_of().config.to_dict())
-    config._name_or_path = origin
+def test_weights_have_to_be_there():
     with torch.device("meta"):
-        return LlamaForCausalLM(config)
-
-
-@pytest.mark.parametrize("origin", ["", "no/such", "none of that kind"])
-def test_weights_have_to_be_there(origin):
+        model = LlamaForCausalLM(model_of().config)
     with pytest.raises(TopThetaValueError, match="meta device"):
-        model_fingerprint(on_meta(origin))
-
-
-def test_weights_on_the_meta_device_are_read_from_the_folder_of_the_model(tmp_path):
-    model_of().save_pretrained(tmp_path, max_shard_size="20KB")
-    assert model_fingerprint(on_meta(str(tmp_path))) == model_fingerprint(model_of())
-
-
-def test_weights_on_the_meta_device_are_read_from_the_cache(tmp_path, monkeypatch):
-    revision = "0123456789abcdef0123456789abcdef01234567"
-    repository = tmp_path / "models--somebody--model"
-    model_of().save_pretrained(repository / "snapshots" / revision)
-    (repository / "refs").mkdir()
-    (repository / "refs" / "main").write_text(revision)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    assert model_fingerprint(on_meta("somebody/model")) == model_fingerprint(model_of())
+        model_fingerprint(model)
 
 
 def test_another_tower_of_the_model_does_not_count(tmp_path):
@@ -253,52 +183,33 @@ def test_another_tower_of_the_model_does_not_count(tmp_path):
         assert folder_fingerprint(tmp_path) == expected
 
 
-def broken(folder: Path, what: str) -> None:
-    index = folder / "model.safetensors.index.json"
-    first = sorted(folder.glob("*.safetensors"))[0]
-    if what == "no config":
-        (folder / "config.json").unlink()
-    elif what == "config":
-        (folder / "config.json").write_text("{")
-    elif what == "model type":
-        (folder / "config.json").write_text('{"model_type": "nothing known"}')
-    elif what == "no weights":
-        for path in folder.glob("*.safetensors*"):
-            path.unlink()
-    elif what == "no shard":
-        first.unlink()
-    elif what == "shard":
-        first.write_bytes(first.read_bytes()[:50])
-    elif what == "index":
-        index.write_text("[" * 100_000)
-    elif what == "no map":
-        index.write_text("[]")
-    elif what == "elsewhere":
-        index.write_text(json.dumps({"weight_map": {"a": "../model.safetensors"}}))
-    elif what == "no folder":
-        shutil.rmtree(folder)
+FOLDERS = {
+    "no config": (lambda folder: (folder / "config.json").unlink(), "the folder of a model, got no config.json"),
+    "no folder": (shutil.rmtree, "expected the folder of a model, got no such folder"),
+    "config": (lambda folder: (folder / "config.json").write_text("{"), "expected a transformers configuration"),
+    "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "expected weights in .*, got none; save"),
+    "weights": (lambda folder: (folder / "model.safetensors").write_bytes(b"{"), "expected a safetensors file"),
+}
 
 
-@pytest.mark.parametrize(
-    ("what", "message"),
-    [
-        ("no config", "expected the folder of a model, got no config.json"),
-        ("no folder", "expected the folder of a model, got no such folder"),
-        ("config", "expected a transformers configuration"),
-        ("model type", "expected a transformers configuration"),
-        ("no weights", "expected weights in .*, got none; save the model with save_pretrained"),
-        ("no shard", "expected a safetensors file"),
-        ("shard", "expected a safetensors file"),
-        ("index", "expected an index of weights with a weight_map"),
-        ("no map", "expected an index of weights with a weight_map"),
-        ("elsewhere", "expected names of files in the same folder"),
-    ],
-)
-def test_folders_that_are_not_a_model(tmp_path, what, message):
-    model_of().save_pretrained(tmp_path / "model", max_shard_size="20KB")
-    broken(tmp_path / "model", what)
+@pytest.mark.parametrize("what", FOLDERS)
+def test_folders_that_are_not_a_model(tmp_path, what):
+    spoil, message = FOLDERS[what]
+    model_of().save_pretrained(tmp_path / "model")
+    spoil(tmp_path / "model")
     with pytest.raises(TopThetaValueError, match=message):
         folder_fingerprint(tmp_path / "model")
+
+
+def test_models_differ():
+    other = new_model(rope_parameters={"rope_type": "default", "rope_theta": 5.0})
+    assert differences(model_fingerprint(model_of()), model_fingerprint(other)) == ["rotary parameters"]
+    assert "geometry" in differences(model_fingerprint(model_of()), model_fingerprint(new_model(layers=3)))
+    with (
+        pytest.raises(TopThetaValueError, match="which differs in rotary parameters; calibrate this model"),
+        sparsify(other, table_of(), k=K),
+    ):
+        pass
 
 
 def test_weights_without_attention_in_every_layer_are_named(tmp_path):

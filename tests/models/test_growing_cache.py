@@ -101,17 +101,6 @@ def test_the_room_is_an_eighth_or_64_rows_and_few_updates_copy(monkeypatch):
     assert sum(copies) < 2 * 10 * 3000  # K and V, each row up to ten times instead of 3000 times
 
 
-@pytest.mark.parametrize("change", ["reorder", "repeat", "select"])
-def test_sequences_change_places_in_one_copy(monkeypatch, change):
-    ours, theirs = filled(20, 1)
-    for layer in (ours, theirs):
-        CHANGES[change](layer)
-    monkeypatch.setattr(growing, "_with_room", lambda *_: pytest.fail("it was copied again"))
-    for layer in (ours, theirs):
-        layer.update(*rows(1, batch=len(layer.keys), seed=5))
-    assert_same(ours, theirs)
-
-
 def test_a_buffer_of_inference_mode_takes_tokens_outside_of_it():
     layer = GrowingLayer()
     with torch.inference_mode():
@@ -144,12 +133,11 @@ def test_tensors_that_do_not_fit_are_refused_or_promoted_as_by_a_dynamic_cache()
         assert layer.update(key.double(), value.double())[0].dtype == torch.float64
 
 
-@pytest.mark.parametrize("how", [copy.deepcopy, copy.copy, lambda each: pickle.loads(pickle.dumps(each))])
-def test_copies_are_tight_and_independent(how):
+@pytest.mark.parametrize("how", [copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))])
+def test_copies_are_independent(how):
     ours, _ = filled(30, 1)
     ours.crop(-5)
     made = how(ours)
-    assert made.keys.untyped_storage().nbytes() == made.keys.nbytes
     before = made.keys.clone()
     ours.update(*rows(3, seed=3))
     ours.keys.zero_()

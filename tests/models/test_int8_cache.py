@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
-
 import pytest
 import torch
 from torch import Tensor
@@ -17,7 +14,7 @@ from tests.tiers import full
 from toptheta_npu import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError, use_backend
 from toptheta_npu.models import GrowingCache, Int8Cache, calibrate_cache_scales, sparsify
 from toptheta_npu.models.caches import int8, value_mean
-from toptheta_npu.models.caches.int8 import GrowingInt8Layer, Packing, StaticInt8Layer
+from toptheta_npu.models.caches.int8 import GrowingInt8Layer, Packing
 from toptheta_npu.models.calibration.cache_scales import with_scales
 
 pytestmark = pytest.mark.usefixtures("no_grad")
@@ -108,14 +105,6 @@ def test_rows_of_zeros_and_of_any_size_have_scales_that_fit():
     assert packed[..., :16].abs().amax(-1).sum() == 127 * 3 * 39
 
 
-@pytest.mark.parametrize("head_dim", [16, 18, 64])
-def test_scales_are_in_the_row_at_a_multiple_of_four_bytes(head_dim):
-    state = torch.randn(2, 3, 5, head_dim)
-    packed = Packing(None).pack(state)
-    assert packed.shape[-1] == -(-head_dim // 4) * 4 + 4
-    assert torch.equal(Packing(None).scales(packed), state.abs().amax(-1) / 127)
-
-
 @pytest.mark.parametrize("backend", ["native", "fallback"])
 @pytest.mark.parametrize("scales", SCALES)
 @pytest.mark.parametrize("way", [*WAYS, "left padded"])
@@ -148,15 +137,6 @@ def test_logits_are_those_of_rounded_rows(options, length, scales):
     (ours, our_kept), (theirs, their_kept) = found
     torch.testing.assert_close(ours, theirs, atol=2e-4, rtol=0)
     assert all(torch.equal(*pair) for pair in zip(our_kept, their_kept, strict=True))
-
-
-@pytest.mark.parametrize("scales", SCALES)
-@pytest.mark.parametrize("length", [None, 64], ids=["growing", "static"])
-def test_a_model_without_sparsify_sees_the_rounded_rows(length, scales):
-    ours, theirs = (
-        model_of().generate(tokens(2, 30), **OPTIONS, past_key_values=cache) for cache in caches(scales, length)
-    )
-    assert torch.equal(ours, theirs)
 
 
 @pytest.mark.parametrize("scales", SCALES)
@@ -203,31 +183,6 @@ def test_a_compiled_step_over_a_static_cache_is_one_graph():
     torch.testing.assert_close(*found, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("how", [copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))])
-@pytest.mark.parametrize("scales", SCALES)
-def test_copies_are_independent(how, scales):
-    cache = caches(scales)[0]
-    model_of()(tokens(1, 30), past_key_values=cache)
-    made = how(cache)
-    before = made.layers[0].keys.clone()
-    with sparsify(model_of(), table_of(), k=K):
-        model_of()(tokens(1, 3), past_key_values=cache)
-        assert torch.equal(made.layers[0].keys, before)
-        assert torch.equal(*(model_of()(tokens(1, 1), past_key_values=each).logits
-                             for each in (made, how(made))))  # fmt: skip
-
-
-def test_scales_of_channels_are_the_largest_magnitudes_over_127():
-    ids = tokens(3, 40, seed=11)
-    seen = DynamicCache()
-    model_of()(ids, past_key_values=seen)
-    table = table_with_scales()
-    for layer, keys, values in zip(seen.layers, table.key_cache_scale, table.value_cache_scale, strict=True):
-        torch.testing.assert_close(keys, layer.keys.abs().amax((0, 2)) / 127, atol=1e-6, rtol=1e-5)
-        torch.testing.assert_close(values, layer.values.abs().amax((0, 2)) / 127, atol=1e-6, rtol=1e-5)
-    assert torch.equal(table.theta, table_of().theta)
-
-
 WRONG = {
     "a table without scales": (lambda: {"table": table_of()}, TopThetaValueError,
                                "table: expected scales of an int8 cache, got none; calibrate with --kv-cache int8, or "
@@ -262,20 +217,6 @@ def test_scales_of_another_head_dim_are_refused_by_name():
     cache = Int8Cache(new_model(head_dim=32).config, table=table_with_scales())
     with pytest.raises(TopThetaValueError, match=r"table: expected scales of \[2, 32\] channels, .* got \[2, 16\]"):
         new_model(head_dim=32)(tokens(1, 5), past_key_values=cache)
-
-
-def test_static_layers_are_those_of_transformers():
-    layers = Int8Cache(model_of().config, max_cache_len=64).layers
-    assert [type(layer) for layer in layers] == [StaticInt8Layer] * 2
-
-
-@pytest.mark.parametrize("change", [lambda cache: cache.crop(-5), lambda cache: cache.batch_repeat_interleave(2),
-                                    lambda cache: cache.batch_select_indices(torch.tensor([0]))])  # fmt: skip
-def test_a_static_cache_refuses_by_name_what_it_cannot_do(change):
-    cache = Int8Cache(model_of().config, max_cache_len=64)
-    model_of()(tokens(1, 30), past_key_values=cache)
-    with pytest.raises(TopThetaNotImplementedError, match=r"^past_key_values: .* leave max_cache_len out$"):
-        change(cache)
 
 
 @pytest.mark.parametrize("length", [None, 64], ids=["growing", "static"])

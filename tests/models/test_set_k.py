@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import copy
-import threading
 import warnings
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 
 import pytest
@@ -25,7 +23,6 @@ from toptheta_npu.thresholds import ThresholdTable
 pytestmark = pytest.mark.usefixtures("no_grad")
 
 SCHEDULE = (6, 20, 9, 20, 6, 12)
-BUDGET = [[20, 1, 12, 10], [10, 20, 1, 1]]
 
 
 @lru_cache
@@ -127,16 +124,6 @@ def test_a_compiled_step_sees_another_k_and_is_not_compiled_again():
         assert torch.equal(compiled_step, plain_step)
 
 
-def test_a_prompt_by_thresholds_takes_the_new_k_too():
-    ids = tokens(2, 50, seed=5)
-    with sparsify(model_of(), table_of(), k=8, prefill="thresholded"):
-        expected = model_of()(ids).logits
-    with sparsify(model_of(), table_of(), k=20, prefill="thresholded") as run:
-        model_of()(ids)
-        run.set_k(8)
-        assert torch.equal(model_of()(ids).logits, expected)
-
-
 def test_the_offline_discarded_mass_follows():
     ids, table = tokens(1, 40, seed=6), offline_table()
     with sparsify(model_of(), table, k=9, sdc="offline"):
@@ -166,13 +153,6 @@ def test_shares_and_k_take_turns_and_keep_the_other_options(options):
             assert torch.equal(step(cache, ids, number), fresh[number])
 
 
-def test_the_default_is_128_unless_a_share_is_given():
-    with pytest.raises(TopThetaValueError, match="k: expected 6 to 20, the calibrated range, got 128"):
-        sparsify(model_of(), table_of()).__enter__()
-    with pytest.raises(TopThetaValueError, match=r"^k=8 excludes target_kept=0\.1; pass one of them"):
-        sparsify(model_of(), table_of(), k=8, target_kept=0.1).__enter__()
-
-
 # --- the tensors --------------------------------------------------------------------------------------
 
 
@@ -193,40 +173,6 @@ def test_the_tensors_stay_and_hold_what_at_gives_on_every_device():
     held.replace(table.at(6))
     assert all(torch.equal(mine, was) for mine, was in zip(handed_out.theta, as_it_was.theta, strict=True))
     assert (before.k, handed_out.k, as_it_was.layer_targets) == (20, 9, handed_out.layer_targets)
-
-
-def test_readers_in_another_thread_never_see_a_number_of_neither_k():
-    table = table_of()
-    low, high = table.at(6), table.at(20)
-    held, stop = DeviceThresholds(table.at(6)), threading.Event()
-
-    def change() -> None:
-        while not stop.is_set():
-            held.replace(high)
-            held.replace(low)
-
-    with ThreadPoolExecutor(1) as pool:
-        changing = pool.submit(change)
-        for _ in range(300):
-            for layer, theta in enumerate(held.on(torch.device("cpu")).theta):
-                seen = theta.clone()
-                assert ((seen == low.theta[layer]) | (seen == high.theta[layer])).all()
-        stop.set()
-        changing.result()
-
-
-def test_another_thread_may_set_k_while_steps_run():
-    ids, table = tokens(1, 40, seed=8), table_of()
-    with sparsify(model_of(), table, k=9):
-        expected = step(begun(ids), ids, 0)
-    with sparsify(model_of(), table, k=20) as run, ThreadPoolExecutor(2) as pool:
-        for _ in range(5):
-            running = [pool.submit(run.set_k, k) for k in (6, 20, 7)]
-            assert step(begun(ids), ids, 0).isfinite().all()
-            for call in running:
-                call.result()
-            run.set_k(9)
-            assert torch.equal(step(begun(ids), ids, 0), expected)
 
 
 def test_set_k_works_across_inference_mode():

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import DynamicCache, Gemma3ForCausalLM, Gemma3TextConfig
+from transformers import DynamicCache
 
 from tests.models.tiny import left_padded, model_of, table_of, tokens
 from toptheta_npu import use_backend
@@ -33,16 +33,6 @@ def test_rows_are_those_of_the_rule_itself() -> None:
         long = found.keys > SHORTEST
         assert torch.equal(found.kept[long], wanted.kept[long])
         assert (found.kept[long] < found.keys[long, None]).any()
-
-
-def test_decoding_keeps_what_a_prompt_keeps() -> None:
-    ids, cache = tokens(1, 60), DynamicCache()
-    with sparsify(model_of(), tau=TAU, prefill="thresholded", statistics=True) as whole:
-        model_of()(ids)
-    with sparsify(model_of(), tau=TAU, statistics=True) as run:
-        model_of()(ids[:, :59], past_key_values=cache)
-        model_of()(ids[:, 59:], past_key_values=cache)
-    assert torch.equal(run.statistics()[0].kept[-1], whole.statistics()[0].kept[-1])
 
 
 def test_rows_of_any_length_have_the_threshold_and_no_warning() -> None:
@@ -121,24 +111,6 @@ def test_a_sample_of_an_int8_cache_is_what_its_numbers_stand_for(scales: str) ->
     assert all(torch.equal(*pair) for pair in zip(*kept, strict=True))
 
 
-def test_layers_with_a_window_stay_dense() -> None:
-    torch.manual_seed(0)
-    config = Gemma3TextConfig(
-        vocab_size=50, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=1, head_dim=16, sliding_window=8, layer_types=["sliding_attention", "full_attention"],
-        max_position_embeddings=128, initializer_range=0.3,
-    )  # fmt: skip
-    model = Gemma3ForCausalLM(config).eval()
-    ids = torch.randint(50, (1, 40))
-    dense = model(ids).logits
-    with sparsify(model, tau=TAU, prefill="thresholded", statistics=True) as run:
-        sparse = model(ids).logits
-    window, full = run.statistics()
-    assert len(window.keys) == 0
-    assert (full.kept < full.keys[:, None]).any()
-    assert not torch.equal(sparse, dense)
-
-
 def test_another_tau_holds_from_the_next_step_on() -> None:
     ids = tokens(1, 60)
     kept = {}
@@ -194,12 +166,3 @@ def test_wrong_arguments(arguments: dict[str, Any], error: type[TopThetaError], 
     with pytest.raises(error) as caught, sparsify(model_of(), **arguments):
         pass
     assert str(caught.value) == message
-
-
-def test_a_table_beside_it_is_refused() -> None:
-    table = uniform_table(TAU, 2, 4)
-    with (
-        pytest.raises(TopThetaValueError, match=r"^tau excludes thresholds; leave"),
-        sparsify(model_of(), table, tau=0.1),
-    ):
-        pass

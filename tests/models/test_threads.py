@@ -85,22 +85,6 @@ def test_generate_in_threads_equals_the_single_runs(prefill):
                 assert torch.equal(single, threaded)
 
 
-def test_a_cache_may_go_from_thread_to_thread():
-    ids, cache = tokens(1, 20 + STEPS, seed=1), new_cache("growing")
-
-    def step(at: int) -> Tensor:
-        with torch.no_grad():
-            return model_of()(ids[:, at : at + 1] if at >= 20 else ids[:, :20], past_key_values=cache).logits
-
-    with sparsify(model_of(), table_of(), k=K):
-        expected = decode(1)
-        found = [step(0)]
-        for at in range(20, 20 + STEPS):
-            with ThreadPoolExecutor(1) as pool:
-                found.append(pool.submit(step, at).result())
-    assert torch.equal(torch.cat(found, dim=1), expected)
-
-
 @pytest.mark.usefixtures("in_step")
 def test_statistics_keep_the_rows_of_a_thread_together():
     with sparsify(model_of(), table_of(), k=K, prefill="thresholded", statistics=True) as run:
@@ -121,12 +105,6 @@ def test_statistics_keep_the_rows_of_a_thread_together():
         for name in ("keys", "kept", "value_rows", "decode"):
             expected = torch.cat([getattr(alone[number][layer], name) for number in order])
             assert torch.equal(getattr(rows, name), expected)
-
-
-def test_rows_of_any_thread_count_against_the_warning(recwarn):
-    with sparsify(model_of(), table_of(), k=K), ThreadPoolExecutor(1) as pool:
-        pool.submit(decode, 0).result()
-    assert not recwarn.list
 
 
 def test_a_second_context_from_another_thread_is_refused_by_name():

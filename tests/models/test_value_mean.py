@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import pickle
 from functools import lru_cache
 
 import pytest
@@ -14,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import StaticCache
 
 from tests.models.tiny import CACHES, K, left_padded, model_of, new_cache, new_model, table_of, tokens
-from toptheta_npu.models import calibrate, sparsify
+from toptheta_npu.models import sparsify
 from toptheta_npu.models.caches import value_mean
 from toptheta_npu.models.caches.rows import Rows
 from toptheta_npu.models.sparse import threshold_rule
@@ -91,22 +90,6 @@ def test_left_padding(steps):
     assert steps.count(False) >= 2 * 8
 
 
-@pytest.mark.parametrize("cache", [None, "dynamic", "static"])
-def test_beam_search(steps, cache):
-    with sparsify(model_of(), table_of(), k=K):
-        run(num_beams=3, num_return_sequences=3, cache_implementation=cache)
-    assert steps
-
-
-def test_assisted_decoding(steps):
-    assistant = new_model(seed=5)
-    assistant.generation_config.assistant_confidence_threshold = 0.0
-    assistant_table = calibrate(assistant, tokens(3, 60, seed=1), k=K, layer_k=[0, 0])
-    with sparsify(model_of(), table_of(), k=K, prefill="thresholded"), sparsify(assistant, assistant_table, k=K):
-        run(tokens(1, 20), new=20, assistant_model=assistant)
-    assert steps
-
-
 @GROWING
 @pytest.mark.parametrize("dropped", range(5))
 def test_rejected_drafts_are_left_out_without_reading_v_again(steps, kind, dropped):
@@ -121,19 +104,6 @@ def test_rejected_drafts_are_left_out_without_reading_v_again(steps, kind, dropp
     assert steps == [True] * 2 + [False] * 6
 
 
-@GROWING
-def test_a_crop_beyond_the_last_call_sums_v_up_again(steps, kind):
-    cache, ids = new_cache(kind), tokens(2, 60, seed=5)
-    with sparsify(model_of(), table_of(), k=K):
-        model_of()(ids[:, :20], past_key_values=cache)
-        for new in (5, 3):
-            at = cache.get_seq_length()
-            model_of()(ids[:, at : at + new], past_key_values=cache)
-            cache.crop(-new)
-        feed(ids[:, :21], cache, 20)
-    assert steps == [True] * 6
-
-
 def test_static_cache_adds_rows_and_survives_a_reset(steps):
     cache, ids = StaticCache(config=model_of().config, max_cache_len=64), tokens(2, 30, seed=4)
     with sparsify(model_of(), table_of(), k=K):
@@ -144,56 +114,6 @@ def test_static_cache_adds_rows_and_survives_a_reset(steps):
         # one token as the prompt: the cache's tensor is still the one that was summed up
         feed(ids[:, :5], cache, 0)
     assert len(steps) == 2 * (10 + 18 + 5)
-
-
-@GROWING
-def test_crop_and_reuse(steps, kind):
-    cache, ids = new_cache(kind), tokens(1, 40, seed=5)
-    with sparsify(model_of(), table_of(), k=K):
-        model_of()(ids[:, :20], past_key_values=cache)
-        feed(ids[:, :30], cache, 20)
-        cache.crop(-4)
-        feed(torch.cat([ids[:, :26], tokens(1, 6, seed=6)], dim=1), cache, 26)
-        cache.reset()
-        feed(ids[:, :12], cache, 0)
-    assert steps.count(True) == 3 * 2
-
-
-def test_a_prompt_as_long_as_what_was_summed_up_is_noticed(steps):
-    cache = StaticCache(config=model_of().config, max_cache_len=64)
-    with sparsify(model_of(), table_of(), k=K):
-        model_of()(tokens(1, 20), past_key_values=cache)
-        feed(tokens(1, 30), cache, 20)
-        cache.reset()
-        model_of()(tokens(1, 30, seed=1), past_key_values=cache)
-        feed(tokens(1, 31), cache, 30)
-    assert len(steps) == 2 * 11
-
-
-@pytest.mark.parametrize("kind", CACHES)
-def test_what_happened_outside_the_context_is_noticed(steps, kind):
-    cache = new_cache(kind)
-    with sparsify(model_of(), table_of(), k=K):
-        model_of()(tokens(1, 20), past_key_values=cache)
-        feed(tokens(1, 25), cache, 20)
-    cache.reset()
-    model_of()(tokens(1, 25, seed=8), past_key_values=cache)
-    with sparsify(model_of(), table_of(), k=K):
-        feed(tokens(1, 26), cache, 25)
-    assert len(steps) == 2 * 6
-
-
-@GROWING
-def test_batch_changes_are_noticed(steps, kind):
-    cache, ids = new_cache(kind), tokens(2, 40, seed=10)
-    with sparsify(model_of(), table_of(), k=K):
-        model_of()(ids[:, :20], past_key_values=cache)
-        feed(ids[:, :25], cache, 20)
-        cache.batch_repeat_interleave(2)
-        feed(ids.repeat_interleave(2, dim=0)[:, :30], cache, 25)
-        cache.batch_select_indices(torch.tensor([3, 1]))
-        feed(ids.flip(0)[:, :35], cache, 30)
-    assert steps.count(True) == 3 * 2
 
 
 EDITS = {
@@ -229,47 +149,11 @@ def test_edits_of_a_growing_cache_in_inference_mode_are_noticed(steps, edit):
         check_that_an_edit_is_noticed(steps, "growing", edit)
 
 
-def test_a_refill_by_another_model_is_noticed(steps):
-    """A preallocated cache that was emptied and filled to the very length that was summed up."""
-    cache, ids = StaticCache(config=model_of().config, max_cache_len=64), tokens(1, 30)
-    other = new_model()
-    with sparsify(model_of(), table_of(), k=K):
-        model_of()(ids[:, :20], past_key_values=cache)
-        feed(ids[:, :25], cache, 20)
-        cache.reset()
-        for at in range(25):
-            other(ids.flip(1)[:, at : at + 1], past_key_values=cache)
-        feed(ids, cache, 25)
-    assert len(steps) == 2 * 10
-
-
-@GROWING
-def test_two_contexts_that_take_turns_on_one_cache(steps, kind):
-    cache, ids, other = new_cache(kind), tokens(1, 40, seed=12), new_model()
-    with sparsify(model_of(), table_of(), k=K), sparsify(other, table_of(), k=K):
-        model_of()(ids[:, :20], past_key_values=cache)
-        for at in range(20, 40):
-            (other if at % 3 else model_of())(ids[:, at : at + 1], past_key_values=cache)
-    assert len(steps) == 2 * 20
-
-
 def test_inference_mode_sums_up_once_too(steps):
     with torch.inference_mode(), sparsify(model_of(), table_of(), k=K):
         run()
         run(cache_implementation="static")
     assert steps[:18] == [True] * 2 + [False] * 16
-
-
-@GROWING
-def test_copies_and_pickles_of_a_cache_start_over(steps, kind):
-    cache, ids = new_cache(kind), tokens(1, 40, seed=11)
-    with sparsify(model_of(), table_of(), k=K):
-        model_of()(ids[:, :20], past_key_values=cache)
-        feed(ids[:, :25], cache, 20)
-        for other in (copy.deepcopy(cache), pickle.loads(pickle.dumps(cache))):
-            feed(ids[:, :30], other, 25)
-        feed(ids[:, :30], cache, 25)
-    assert steps.count(True) == 3 * 2
 
 
 def test_a_preallocated_cache_is_tested_on_the_device():

@@ -13,9 +13,7 @@ from transformers import DynamicCache
 
 from tests.models.tiny import (
     CACHES,
-    KINDS,
     LOOKUP,
-    NEW,
     PROMPT,
     K,
     drafting,
@@ -72,11 +70,10 @@ def counting_calls(model, calls: list[int]) -> Iterator[None]:
         hook.remove()
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("placement", ["pre_softmax", "post_softmax"])
 @pytest.mark.parametrize("cache", CACHES)
-def test_a_call_of_several_tokens_gives_the_logits_of_as_many_steps(kind, placement, cache):
-    model, table, ids = model_of(kind), table_of(kind, placement), tokens(2, 40, seed=3)
+def test_a_call_of_several_tokens_gives_the_logits_of_as_many_steps(placement, cache):
+    model, table, ids = model_of(), table_of(placement=placement), tokens(2, 40, seed=3)
     with sparsify(model, table, k=K):
         alone = step_logits(model, ids, 20, cache=new_cache(cache))
         together = pieces(model, ids, new_cache(cache), 20, (4, 1, 8, 2, 5))
@@ -103,20 +100,9 @@ def test_calls_of_more_tokens_are_dense(verify_tokens, tokens_at_once):
     dense = pieces(model, ids, DynamicCache(), 20, [tokens_at_once])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that nothing was sparsified
-        with sparsify(model, table_of(), k=K, verify_tokens=verify_tokens) as run:
+        with sparsify(model, table_of(), k=K, verify_tokens=verify_tokens):
             found = pieces(model, ids, DynamicCache(), 20, [tokens_at_once])
     assert torch.equal(found, dense) == (tokens_at_once > verify_tokens)
-    counted = (0, 2 * tokens_at_once) if tokens_at_once > verify_tokens else (2 * tokens_at_once, 0)
-    assert (run.verified_tokens, run.dense_tokens) == counted
-
-
-@pytest.mark.parametrize("length", [3, 8])
-def test_a_short_prompt_is_a_prompt(length):
-    model, ids = model_of(), tokens(2, 20, seed=3)
-    with sparsify(model, table_of(), k=K, prefill="dense") as run:
-        found = pieces(model, ids, DynamicCache(), length, [1] * 8)
-    assert run.verified_tokens == 0
-    assert torch.equal(found[:, :1], model(ids[:, :length]).logits[:, -1:])
 
 
 def test_a_prompt_that_begins_within_the_call_is_a_prompt():
@@ -133,9 +119,8 @@ def test_a_prompt_that_begins_within_the_call_is_a_prompt():
     dense = second_piece()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that nothing was sparsified
-        with sparsify(model, table_of(), k=K) as run:
+        with sparsify(model, table_of(), k=K):
             assert torch.equal(second_piece(), dense)
-    assert run.verified_tokens == 0
 
 
 @pytest.mark.parametrize("kind", CACHES)
@@ -170,103 +155,25 @@ def test_speculative_decoding_gives_the_tokens_of_greedy_decoding(how, prefill):
 def test_drafts_never_come_in_the_call_of_the_prompt(how):
     """There they would be dense as it is, or by thresholds where a single token would not be."""
     model, calls = model_of(), []
-    with counting_calls(model, calls), sparsify(model, table_of(), k=K) as run:
+    with counting_calls(model, calls), sparsify(model, table_of(), k=K):
         generate(model, ids=REPEATED, **drafts(how))
     assert calls[0] == REPEATED.shape[1]
-    assert run.verified_tokens == sum(new for new in calls[1:] if new > 1) > 0
+    assert max(calls[1:]) > 1
 
 
 @pytest.mark.parametrize("how", ["assistant", "accepted", "prompt lookup"])
-def test_drafts_that_are_too_many_for_thresholds_are_counted_and_warned_about(how):
+def test_drafts_that_are_too_many_for_thresholds_are_warned_about(how):
     model, calls = model_of(), []
-    warned = pytest.warns(DenseDraftsWarning, match=r"^\d+ tokens .*thresholded")
-    with counting_calls(model, calls), warned as caught, sparsify(model, table_of(), k=K, verify_tokens=1) as run:
+    warned = pytest.warns(DenseDraftsWarning, match=r"^up to \d+ tokens .*thresholded")
+    with counting_calls(model, calls), warned as caught, sparsify(model, table_of(), k=K, verify_tokens=1):
         generate(model, ids=REPEATED, **drafts(how))
-    expected = sum(new for new in calls[1:] if new > 1)
-    assert run.dense_tokens == expected > 0
     mine = [warning for warning in caught if warning.category is DenseDraftsWarning]
     assert [warning.filename for warning in mine] == [__file__]
-    assert str(mine[0].message).startswith(f"{expected} tokens")
-    assert run.verified_tokens == 0
+    assert str(mine[0].message).startswith(f"up to {max(calls[1:])} tokens")
     for choice in ({"prefill": "thresholded", "verify_tokens": 1}, {}):
-        calls.clear()
-        with warnings.catch_warnings(), counting_calls(model, calls), sparsify(model, table_of(), k=K, **choice) as run:
+        with warnings.catch_warnings(), sparsify(model, table_of(), k=K, **choice):
             warnings.simplefilter("error", DenseDraftsWarning)
             generate(model, ids=REPEATED, **drafts(how))
-        verified = 0 if choice else sum(new for new in calls[1:] if new > 1)
-        assert (run.dense_tokens, run.verified_tokens) == (0, verified)
-
-
-def test_further_turns_and_chunks_of_a_prompt_are_counted_and_no_drafts():
-    model, ids, cache = model_of(), tokens(2, 60, seed=11), DynamicCache()
-    with warnings.catch_warnings(), sparsify(model, table_of(), k=K) as run:
-        warnings.simplefilter("error", DenseDraftsWarning)
-        for new in (5, 7, 1, 1, 20, 1, 1):  # rows of up to 8 keys are dense by the rule
-            past = cache.get_seq_length()
-            model(ids[:, past : past + new], past_key_values=cache)
-        assert (run.verified_tokens, run.dense_tokens) == (2 * 4, 2 * 20)
-
-
-def test_a_sparsified_assistant_leaves_the_dense_tokens_alone():
-    model, assistant = model_of(), drafting(new_model(seed=0))
-    dense = generate(model)
-    with sparsify(assistant, table_of(), k=K, statistics=True) as run:
-        assisted = generate(model, assistant_model=assistant)
-    assert torch.equal(dense, assisted)
-    assert run.statistics()[0].decode.any()
-
-
-@pytest.mark.parametrize("how", ["assistant", "accepted", "prompt lookup"])
-@pytest.mark.parametrize("cache_outlives", [False, True])
-def test_statistics_hold_the_rows_of_accepted_tokens_alone(how, cache_outlives):
-    model, calls = model_of(), []
-    options = {"return_dict_in_generate": True} if cache_outlives else {}
-    with sparsify(model, table_of(), k=K, statistics=True) as run:
-        generate(model, ids=REPEATED)
-        greedy = run.statistics()
-        run.clear()
-        with counting_calls(model, calls):
-            held = generate(model, ids=REPEATED, **options, **drafts(how))
-        found = run.statistics()
-    assert how != "assistant" or sum(calls[1:]) > NEW  # some were rejected
-    for ours, theirs in zip(found, greedy, strict=True):
-        assert ours.decode.all()
-        for name in ("keys", "kept", "value_rows", "empty"):
-            assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
-    del held
-
-
-def test_summaries_add_up_the_rows_of_accepted_tokens_alone():
-    model, ids = model_of(), tokens(2, 30, seed=3)
-
-    def summaries(sizes, dropped: int) -> list:
-        with sparsify(model, table_of(), k=K, statistics="summary") as run:
-            cache = DynamicCache()
-            pieces(model, ids, cache, 20, sizes)
-            if dropped:
-                cache.crop(-dropped)
-            return run.summaries()
-
-    for ours, theirs in zip(summaries([8], 3), summaries([1] * 5, 0), strict=True):
-        assert ours.rows == theirs.rows == 2 * 5
-        for name in ("keys", "kept", "value_rows", "empty", "wanted_by", "sparse_kept", "sparse_aims"):
-            assert torch.equal(torch.as_tensor(getattr(ours, name)), torch.as_tensor(getattr(theirs, name))), name
-
-
-def test_rows_are_added_before_those_of_the_next_call():
-    model, ids = model_of(), tokens(1, 40, seed=3)
-    with sparsify(model, table_of(), k=K, statistics=True) as run:
-        cache = DynamicCache()
-        pieces(model, ids, cache, 20, [4])
-        cache.crop(-2)
-        model(ids[:, 22:25], past_key_values=cache)  # of the same cache: the length before it counts
-        cache.crop(-1)
-        pieces(model, ids, DynamicCache(), 10, [2])  # another cache
-        assert run.statistics()[0].keys.tolist() == [21, 22, 23, 24, 11, 12]
-        run.clear()
-        model(ids[:, 24:26], past_key_values=cache)
-        run.clear()
-        assert len(run.statistics()[0].keys) == 0
 
 
 @pytest.mark.parametrize("scales", ["token", "channel"])
@@ -279,12 +186,11 @@ def test_an_int8_cache_verifies_its_numbers_as_they_lie(monkeypatch, scales, how
     def cache() -> Int8Cache:
         return Int8Cache(model.config, table=table if scales == "channel" else None)
 
-    with sparsify(model, table, k=K) as run:
+    with sparsify(model, table, k=K):
         expected = generate(model, ids=REPEATED, past_key_values=cache())
         monkeypatch.setattr("toptheta_npu.models.caches.int8.dequantise", only_prompts)
         found = generate(model, ids=REPEATED, past_key_values=cache(), **drafts(how))
     assert torch.equal(found, expected)
-    assert run.verified_tokens > 0
 
 
 def only_prompts(numbers: Tensor, scale: Tensor) -> Tensor:

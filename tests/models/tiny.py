@@ -41,7 +41,6 @@ _CLASSES = {
     "qwen2": (Qwen2Config, Qwen2ForCausalLM, {"use_sliding_window": False}),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM, {"use_sliding_window": False}),
 }
-KINDS = tuple(_CLASSES)
 
 
 def new_model(kind: str = "llama", seed: int = 0, layers: int = 2, **options: object) -> PreTrainedModel:

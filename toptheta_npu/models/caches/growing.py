@@ -89,21 +89,6 @@ class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         self.keys, self.values = views
         return views[0], views[1]
 
-    def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Put other sequences in the places of these, [B]."""
-        if not self._select(beam_idx):
-            super().reorder_cache(beam_idx)  # type: ignore[arg-type]
-
-    def batch_repeat_interleave(self, repeats: int) -> None:
-        """Repeat each sequence."""
-        if not self._select(self._sequences().repeat_interleave(repeats)):
-            super().batch_repeat_interleave(repeats)
-
-    def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep some of the sequences."""
-        if not self._select(self._sequences()[indices]):
-            super().batch_select_indices(indices)
-
     def reset(self) -> None:
         """Forget all tokens."""
         self.keys = self.values = self._buffers = None
@@ -114,14 +99,6 @@ class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         self._buffers = None
         super().offload()  # type: ignore[no-untyped-call]
 
-    def __getstate__(self) -> dict[str, Any]:
-        # a copy or a pickle would take along the buffers, and lose that the views are views of them
-        state = {**self.__dict__, "_buffers": None}
-        for name in ("keys", "values"):
-            if isinstance(state[name], Tensor):
-                state[name] = state[name].clone(memory_format=torch.contiguous_format)
-        return state
-
     def _update_by_copying(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         self._buffers = None
         return super().update(*args, **kwargs)
@@ -131,26 +108,6 @@ class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         if self._buffers is None or rows > self._buffers[0].shape[2]:
             return False
         return _begins(keys, self._buffers[0]) and _begins(values, self._buffers[1])
-
-    def _sequences(self) -> Tensor:
-        batch = self._buffers[0].shape[0] if self._buffers is not None else 0
-        return torch.arange(batch, device="cpu")
-
-    def _select(self, sequences: Tensor) -> bool:
-        """Copy these sequences with the room behind them. Return whether the tensors are those of the buffers."""
-        rows = self.get_seq_length()
-        keys, values = self.keys, self.values
-        if keys is None or values is None or self._buffers is None or not self._holds(keys, values, rows):
-            return False
-        chosen = []
-        for buffer in self._buffers:
-            index = sequences.to(buffer.device)
-            with torch.inference_mode(False):
-                made = buffer.new_empty((len(index), *buffer.shape[1:]))
-            chosen.append(torch.index_select(buffer, 0, index, out=made))
-        self._buffers = chosen[0], chosen[1]
-        self.keys, self.values = (buffer.narrow(2, 0, rows) for buffer in self._buffers)
-        return True
 
 
 def _growing(layer: DynamicLayer) -> GrowingLayer:

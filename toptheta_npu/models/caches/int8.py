@@ -206,23 +206,6 @@ class GrowingInt8Layer(Int8Layer, GrowingLayer):  # type: ignore[no-untyped-call
 class StaticInt8Layer(Int8Layer, StaticLayer):  # type: ignore[no-untyped-call]
     """One layer with room for all tokens from the start. As transformers' own, it gives none back."""
 
-    def crop(self, max_length: int) -> None:
-        """Raise TopThetaNotImplementedError, as for all that changes the number of tokens or sequences."""
-        raise _not_in_a_static_cache("crop, which assisted decoding calls")
-
-    def batch_repeat_interleave(self, repeats: int) -> None:
-        """Raise as `crop`."""
-        raise _not_in_a_static_cache("batch_repeat_interleave")
-
-    def batch_select_indices(self, indices: Tensor) -> None:
-        """Raise as `crop`."""
-        raise _not_in_a_static_cache("batch_select_indices")
-
-
-def _not_in_a_static_cache(what: str) -> TopThetaNotImplementedError:
-    expected = "a cache that keeps its tokens and sequences where max_cache_len is given"
-    return TopThetaNotImplementedError("past_key_values", expected, what, "leave max_cache_len out")
-
 
 def _layer(keys: Packing, values: Packing, max_cache_len: int | None) -> Int8Layer:
     if max_cache_len is None:

@@ -56,11 +56,11 @@ class ForwardRows:
     """Works the rows out once per forward pass: all layers of a pass have the same. Every thread has its own pass.
 
     Attributes:
-        dense_tokens, verified_tokens, drafted: what `note_several` was told, of all passes.
+        most_drafts: the most tokens that a call of ``generate`` had to verify.
     """
 
     def __init__(self) -> None:
-        self.dense_tokens, self.verified_tokens, self.drafted = 0, 0, False
+        self.most_drafts = 0
         self._longest: int | Tensor = 0
         self._noting = threading.Lock()
         self._threads = threading.local()
@@ -94,21 +94,6 @@ class ForwardRows:
             with self._noting:
                 self._note(current.rows)
 
-    def note_several(self, dense: int = 0, verified: int = 0, drafted: bool = False) -> None:
-        """Note that tokens of this thread's pass came several at a time on a filled cache.
-
-        Args:
-            dense, verified: rows long enough for thresholds in a layer, which are dense or follow them; layers may
-                differ, and the most count.
-            drafted: the dense calls so far look like the verification of drafts.
-        """
-        current: _Pass = self._threads.current
-        with self._noting:
-            self.dense_tokens += max(0, dense - current.dense)
-            self.verified_tokens += max(0, verified - current.verified)
-            self.drafted = self.drafted or drafted
-        current.dense, current.verified = max(dense, current.dense), max(verified, current.verified)
-
     def _note(self, rows: Rows) -> None:
         if rows.host_lengths is not None and not isinstance(self._longest, Tensor):
             self._longest = max(self._longest, int(rows.host_lengths.max()))
@@ -127,8 +112,6 @@ class _Pass:
     shape: tuple[object, ...]
     layer: int = -1
     noted: bool = False
-    dense: int = 0
-    verified: int = 0
 
     def has(self, mask: Tensor | None, shape: tuple[object, ...]) -> bool:
         """Tell whether a call with this mask and these shapes belongs to this pass."""

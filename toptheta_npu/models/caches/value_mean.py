@@ -23,7 +23,6 @@ from .int8 import Int8Layer
 from .rows import Rows
 
 STATE = "_toptheta_value_mean"
-SEVERAL = "_toptheta_several"
 #: V rows of a sequence that a CPU converts to float32 at once; more would not stay in its caches.
 _BLOCK_ROWS = 2048
 
@@ -102,7 +101,6 @@ class CachedLayer:
 
     Attributes:
         past: tokens in it before the call; None where the cache is preallocated.
-        after_several: tokens dropped from it since the last call, if `several_came` was called then; else None.
     """
 
     def __init__(self, cache: Cache, index: int, owner: object) -> None:
@@ -116,7 +114,6 @@ class CachedLayer:
                 self._known = known
         seen = self.seen if index < len(cache.layers) else 0
         self.past = seen if isinstance(seen, int) else None
-        self.after_several = self._dropped()
 
     @property
     def layer(self) -> Any:
@@ -128,11 +125,6 @@ class CachedLayer:
         """Tokens in the layer, a tensor where the cache is preallocated."""
         seen: int | Tensor = self.layer.get_seq_length()
         return seen
-
-    @property
-    def moves(self) -> bool:
-        """Whether the cache takes its tensors to another place between two steps."""
-        return bool(getattr(self._cache, "offloading", False))
 
     def check_holds(self, value: Tensor) -> None:
         """Raise TopThetaNotImplementedError unless the layer, just extended, keeps the rows of ``value``.
@@ -165,19 +157,6 @@ class CachedLayer:
         """Multiply the numbers [B, Hkv, S, D] of an int8 layer out: float32."""
         beside = self.layer.scales_beside
         return dequantise(key, beside[0]), dequantise(value, beside[1])
-
-    def several_came(self) -> None:
-        """Remember until the next call that several tokens came at once, and how long the layer is now."""
-        setattr(self.layer, SEVERAL, int(self.seen))
-
-    def _dropped(self) -> int | None:
-        if torch.compiler.is_compiling() or self._index >= len(self._cache.layers):
-            return None
-        length: int | None = getattr(self.layer, SEVERAL, None)
-        if length is None:
-            return None
-        delattr(self.layer, SEVERAL)
-        return max(0, length - int(self.seen))
 
     def forget_older_mean(self) -> None:
         """Drop the mean unless this call made it. Several rows came at once, and the next step sums them up."""

@@ -31,12 +31,11 @@ def model_fingerprint(model: PreTrainedModel) -> str:
     alone leaves the text as it was, though the scores of later layers change with it.
 
     Device and dtype do not matter: a bfloat16 or float16 checkpoint gives the same text in float32, bfloat16 and
-    float16. The rows of weights on the meta device, as accelerate leaves them, are read from the folder that the
-    model was loaded from.
+    float16. Weights that accelerate offloads are read where they are.
 
     Raises:
         TopThetaNotImplementedError: not one causal attention module with weights of its own per layer.
-        TopThetaValueError: weights on the meta device, and no folder to read them from.
+        TopThetaValueError: weights on the meta device that nobody fetches.
 
     Example:
         >>> from transformers import LlamaConfig, LlamaForCausalLM
@@ -47,8 +46,7 @@ def model_fingerprint(model: PreTrainedModel) -> str:
         True
     """
     config = text_config(model)
-    with weights_of_model(model) as weights:
-        return _fingerprint(config, weight_digests(weights, config.num_hidden_layers))
+    return _fingerprint(config, weight_digests(weights_of_model(model), config.num_hidden_layers))
 
 
 def folder_fingerprint(folder: str | os.PathLike[str]) -> str:

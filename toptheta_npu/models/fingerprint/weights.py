@@ -7,21 +7,18 @@ neither the prefix nor the shard it lies in matters.
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from huggingface_hub import snapshot_download
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ..._files import file_error, read_bytes
+from ..._files import file_error
 from ...errors import TopThetaNotImplementedError, TopThetaValueError
 from ..hook.architecture import attention_modules
 
@@ -36,8 +33,6 @@ _LAYER = re.compile(r"(?P<prefix>(?:[^.]*[^\d.][^.]*\.)*)(?P<layer>\d+)\.(?P<res
 _ATTENTION = re.compile(r"(?:.*\.)?[^.]*att(?:n|ention)[^.]*\.(?P<part>[^.]+\..+)")
 _SCORES = re.compile(r"[qk]_(proj|norm|layernorm)\..+")
 _OTHER_TOWERS = re.compile(r"vision|visual|image|audio|speech|encoder")
-_INDEX = "model.safetensors.index.json"
-_MAX_INDEX_BYTES = 2**28
 
 
 class Weights(Protocol):
@@ -117,7 +112,7 @@ def weights_of_folder(folder: Path) -> Iterator[Weights]:
     """Open the weights in the safetensors files of ``folder``.
 
     Raises:
-        TopThetaValueError: there are none, or a file or the index cannot be read.
+        TopThetaValueError: there are none, or a file cannot be read.
     """
     with ExitStack() as stack:
         files: dict[str, Any] = {}
@@ -149,23 +144,20 @@ class OffloadedWeights(ModelWeights):
             return tensor[indices].clone()
 
 
-@contextmanager
-def weights_of_model(model: PreTrainedModel) -> Iterator[Weights]:
-    """Open the weights of ``model``, or those of its folder where some of attention's are nowhere else.
+def weights_of_model(model: PreTrainedModel) -> Weights:
+    """Choose how the weights of ``model`` are read.
 
     Raises:
-        TopThetaValueError: there is no such folder.
+        TopThetaValueError: some of attention's are nowhere.
     """
     owners = [owner for attention in attention_modules(model) for owner in attention.modules()]
     absent = [owner for owner in owners if any(weight.is_meta for weight in owner.parameters(recurse=False))]
     if not absent:
-        yield ModelWeights(model)
-        return
+        return ModelWeights(model)
     if _are_offloaded(absent):
-        yield OffloadedWeights(model)
-        return
-    with weights_of_folder(_origin_of(model)) as weights:
-        yield weights
+        return OffloadedWeights(model)
+    expected = "weights in memory, or offloaded by accelerate"
+    raise TopThetaValueError("model", expected, "the meta device", "load it fully")
 
 
 def _are_offloaded(modules: Iterable[nn.Module]) -> bool:
@@ -232,33 +224,11 @@ def _canonical(rows: Tensor) -> bytes:
     return values.bfloat16().view(torch.int16).numpy().tobytes()
 
 
-def _origin_of(model: PreTrainedModel) -> Path:
-    """Find the folder that ``model`` was loaded from, also where it lies in the cache of the Hugging Face Hub."""
-    origin = model.name_or_path
-    if origin and os.path.isdir(origin):
-        return Path(origin)
-    if origin:
-        revision = getattr(model.config, "_commit_hash", None)
-        with suppress(OSError, ValueError):
-            return Path(snapshot_download(origin, revision=revision, local_files_only=True))
-    got = f"the meta device and no folder that the model was loaded from ({origin!r})"
-    raise TopThetaValueError("model", "weights in memory or in a folder", got, "load it fully")
-
-
 def _files_of(folder: Path) -> list[Path]:
-    """List the files with the weights: those of the index, or the only one, or all."""
-    if (folder / _INDEX).is_file():
-        index = folder / _INDEX
-        try:
-            names = set(json.loads(read_bytes(index, "an index of weights", _MAX_INDEX_BYTES))["weight_map"].values())
-        except (ValueError, RecursionError, KeyError, AttributeError, TypeError) as error:
-            raise file_error(index, "an index of weights with a weight_map", f"another ({error})") from error
-        if not all(isinstance(name, str) and Path(name).name == name for name in names):
-            raise file_error(index, "names of files in the same folder", "others")
-        return [folder / name for name in sorted(names)]
+    """List the files with the weights: the only one, the shards of one model, or all."""
     single = folder / "model.safetensors"
-    files = [single] if single.is_file() else sorted(folder.glob("*.safetensors"))
-    if not files:
-        remedy = "save the model with save_pretrained, which writes safetensors"
-        raise file_error(folder, "weights in *.safetensors", "none", remedy)
-    return files
+    files = [single] if single.is_file() else sorted(folder.glob("model-*.safetensors"))
+    if files := files or sorted(folder.glob("*.safetensors")):
+        return files
+    remedy = "save the model with save_pretrained, which writes safetensors"
+    raise file_error(folder, "weights in *.safetensors", "none", remedy)

@@ -146,6 +146,10 @@ class LayerState:
             self._asked = cached
         self._calls.seen = (cached,)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # a copy of the module is dense
+        return _no_state, ()
+
     def leave(self) -> None:
         """Take back what a call that was interrupted had asked of its cache."""
         if self._asked is not None:
@@ -165,6 +169,10 @@ class LayerState:
             )  # fmt: skip
         self._calls.seen = None
         return seen[0]
+
+
+def _no_state() -> None:
+    return None
 
 
 def register() -> None:

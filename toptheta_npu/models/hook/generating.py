@@ -10,25 +10,27 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from ..caches.growing import GrowingCache
+from ..caches.rows import ForwardRows
 from .borrowing import disguised, patch_class
 
 _CACHE = "past_key_values"
 
 
 @contextmanager
-def generating(model: PreTrainedModel) -> Iterator[None]:
+def generating(model: PreTrainedModel, rows: ForwardRows) -> Iterator[None]:
     """Let ``generate`` of ``model`` use a `GrowingCache` and keep drafts out of a prompt's call, within the context.
 
-    A cache that the caller passes, or names by ``cache_implementation``, stays what it is.
+    A cache that the caller passes, or names by ``cache_implementation``, stays what it is. ``rows`` are told how many
+    tokens there are to verify.
     """
-    undo = patch_class(model, _with_growing_cache(type(model)))
+    undo = patch_class(model, _with_growing_cache(type(model), rows))
     try:
         yield
     finally:
         undo()
 
 
-def _with_growing_cache(original: type[PreTrainedModel]) -> Any:
+def _with_growing_cache(original: type[PreTrainedModel], rows: ForwardRows) -> Any:
     class Growing(original):  # type: ignore[misc, valid-type]
         def _prepare_cache_for_generation(
             self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
@@ -47,7 +49,7 @@ def _with_growing_cache(original: type[PreTrainedModel]) -> Any:
         def _get_candidate_generator(self, *args: Any, **kwargs: Any) -> Any:
             drafts = super()._get_candidate_generator(*args, **kwargs)
             # those that need the model's outputs draft nothing before it has run
-            return drafts if getattr(drafts, "requires_model_outputs", False) else _AfterThePrompt(drafts)
+            return drafts if getattr(drafts, "requires_model_outputs", False) else _AfterThePrompt(drafts, rows)
 
     return disguised(Growing, original)
 
@@ -59,14 +61,17 @@ class _AfterThePrompt:
     other tokens than without drafts might come out.
     """
 
-    def __init__(self, drafts: Any) -> None:
-        self._drafts = drafts
+    def __init__(self, drafts: Any, rows: ForwardRows) -> None:
+        self._drafts, self._rows = drafts, rows
         self._prompt_came = False
 
     def get_candidates(self, input_ids: Tensor, *args: Any, **kwargs: Any) -> Any:
         """Return the tokens with drafts behind them, and the drafts' logits if there are any."""
         drafted = self._drafts.get_candidates(input_ids, *args, **kwargs)  # which also makes a drafting model's cache
-        return drafted if self._prompt_came else (input_ids, None)
+        if not self._prompt_came:
+            return input_ids, None
+        self._rows.most_drafts = max(self._rows.most_drafts, drafted[0].shape[1] - input_ids.shape[1] + 1)
+        return drafted
 
     def update_candidate_strategy(self, *args: Any, **kwargs: Any) -> None:
         """Tell how many drafts were accepted."""

@@ -66,20 +66,6 @@ class SparseRun(Recording):
         """Rows of fewer keys are dense."""
         return self._target.dense_below
 
-    @property
-    def dense_tokens(self) -> int:
-        """Tokens so far that were dense since more than ``verify_tokens`` came at a time on a filled cache.
-
-        They are drafts that were verified, in assisted generation and prompt lookup, and later chunks or turns of a
-        prompt. Short rows do not count. Always 0 with ``prefill="thresholded"``.
-        """
-        return self._rows.dense_tokens
-
-    @property
-    def verified_tokens(self) -> int:
-        """Tokens so far that came several at a time on a filled cache and ran by thresholds; rejected drafts count."""
-        return self._rows.verified_tokens
-
     def set_k(self, k: int) -> None:
         """Run the following steps with ``k``. ``dense_below`` stays as it is.
 

@@ -26,7 +26,6 @@ from ...thresholds.kinds import Lse
 from ...thresholds.lookup import Lookup
 from ...thresholds.targets import DEFAULT_K, Target
 from ...thresholds.uniform import SHORTEST, UniformLookup, uniform_table
-from ..caches.rows import ForwardRows
 from ..fingerprint.model import check_table
 from ..hook.architecture import num_heads, num_layers, sliding_layers, text_config
 from ..hook.attach import attached, check_model, check_switches
@@ -176,7 +175,7 @@ def sparsify(
         recorder = None if recorders is None else recorders[layer]
         return ThresholdRule(layer, on_device, options, recorder)
 
-    with attached(model, rule_of) as rows, generating(model):
+    with attached(model, rule_of) as rows, generating(model, rows):
         layers = [layer for layer in range(thresholds.num_layers) if layer not in sliding_layers(model)]
         run = SparseRun(recorders, on_device, prepared, target, layers, rows, tau)
         try:
@@ -184,7 +183,8 @@ def sparsify(
         finally:
             run.end()
     calibrated = None if tau is not None or max_length is not None else int(thresholds.lengths[-1])
-    _warn(run, rows, calibrated, verify_tokens)
+    _warn_of_drafts(rows.most_drafts, options)
+    _warn(run, int(rows.longest), calibrated)
 
 
 def _check_alone(**others: object) -> None:
@@ -224,16 +224,19 @@ def _offline_mass(thresholds: ThresholdTable, at_k: ThresholdsAtK) -> Tensor:
     return at_k.discarded_mass[0]
 
 
-def _warn(run: SparseRun, rows: ForwardRows, calibrated: int | None, verify_tokens: int) -> None:
-    longest, dense = int(rows.longest), run.dense_up_to()
-    if rows.drafted and run.dense_tokens:
+def _warn_of_drafts(most: int, options: ThresholdOptions) -> None:
+    if most > options.verify_tokens and options.prefill == "dense":
         warnings.warn(
-            f"{run.dense_tokens} tokens were dense, since more than verify_tokens={verify_tokens} came at a time, as "
-            "drafts of assisted generation or prompt lookup do when they are verified; draft fewer at a time, or raise "
-            f"verify_tokens (to {MAX_TOKENS} at most); prefill='thresholded' runs any number by thresholds, slowly",
+            f"up to {most} tokens at a time were verified dense, since verify_tokens={options.verify_tokens}; draft "
+            f"fewer at a time, or raise verify_tokens (to {MAX_TOKENS} at most); prefill='thresholded' runs any number "
+            "by thresholds, slowly",
             DenseDraftsWarning,
             stacklevel=4,
         )
+
+
+def _warn(run: SparseRun, longest: int, calibrated: int | None) -> None:
+    dense = run.dense_up_to()
     if not run.sparsified():
         seen = f"the longest had {longest} keys" if longest else "there was no decode step"
         rule, remedy = f"rows of up to {dense} keys are dense", "lower k"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -13,7 +14,7 @@ from transformers import PreTrainedModel
 from ..._checks import check_choice
 from ...errors import TopThetaTypeError, TopThetaValueError, shown
 from ..hook.architecture import num_heads, num_key_value_heads, num_layers
-from .accepted_rows import AcceptedRows, RecordedRows
+from .recorded_rows import RecordedRows, RowsOfCalls
 from .summaries import LayerSummary, SummaryRecorder
 
 #: What `sparsify` and `apply_selection` collect: every row, or sums over the rows.
@@ -48,29 +49,26 @@ class LayerStatistics:
     empty: Tensor
 
 
-class RowRecorder(AcceptedRows):
+class RowRecorder(RowsOfCalls):
     """Collects the rows of one layer. They stay on the device until they are asked for."""
 
     #: Whether `record` wants ``wanted_by``.
     popularity = False
 
     def __init__(self, num_heads: int, num_key_value_heads: int) -> None:
-        super().__init__()
         self._heads = (num_heads, num_key_value_heads)
         self._calls: list[tuple[int, Tensor, Tensor, Tensor, Tensor, bool]] = []
 
-    def _add(self, thread: int, rows: RecordedRows) -> None:
+    def _add(self, rows: RecordedRows) -> None:
         # one append, which threads cannot tear apart
-        self._calls.append((thread, rows.counts, rows.kept, rows.value_rows, rows.empty, rows.decode))
+        self._calls.append((threading.get_ident(), rows.counts, rows.kept, rows.value_rows, rows.empty, rows.decode))
 
     def clear(self) -> None:
         """Forget all rows."""
-        self._waiting.clear()
         self._calls.clear()
 
     def threads(self) -> list[int]:
         """List the threads that had calls recorded, in the order of their first calls."""
-        self._settle_all()
         return list(dict.fromkeys(thread for thread, *_ in list(self._calls)))
 
     def result(self, threads: Sequence[int]) -> LayerStatistics:

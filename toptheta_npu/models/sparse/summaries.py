@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from .accepted_rows import AcceptedRows, RecordedRows
 from .histogram import Histogram, bin_of, bins_up_to
+from .recorded_rows import RecordedRows, RowsOfCalls
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +78,7 @@ class LayerSummary:
         return LayerSummary(most_value_rows=torch.maximum(self.most_value_rows, other.most_value_rows), **sums)
 
 
-class SummaryRecorder(AcceptedRows):
+class SummaryRecorder(RowsOfCalls):
     """Adds up the rows of one layer. The sums stay on the device, one set per thread, until they are asked for.
 
     Args:
@@ -90,13 +90,12 @@ class SummaryRecorder(AcceptedRows):
     popularity = True
 
     def __init__(self, num_heads: int, num_key_value_heads: int, target: int | None = None) -> None:
-        super().__init__()
         self._heads = (num_heads, num_key_value_heads)
         self._target = target
         self._sums: dict[tuple[int, torch.device], _Sums] = {}
 
-    def _add(self, thread: int, rows: RecordedRows) -> None:
-        place = (thread, rows.kept.device)
+    def _add(self, rows: RecordedRows) -> None:
+        place = (threading.get_ident(), rows.kept.device)
         sums = self._sums.get(place)
         if sums is None:
             # normal tensors, which can be written to in any mode
@@ -107,12 +106,10 @@ class SummaryRecorder(AcceptedRows):
 
     def clear(self) -> None:
         """Forget all rows."""
-        self._waiting.clear()
         self._sums = {}
 
     def result(self) -> LayerSummary:
         """Compute the sums over all rows so far, on the CPU."""
-        self._settle_all()
         total = _Sums(*self._heads, torch.device("cpu")).result()
         for sums in list(self._sums.values()):
             with sums.adding:

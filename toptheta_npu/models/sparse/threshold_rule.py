@@ -24,9 +24,6 @@ from .decode_counts import decode_counts
 from .device_thresholds import DeviceThresholds
 from .statistics import Recorder
 
-#: New tokens of a call above which they are a piece of a prompt and no draft.
-_LONGEST_DRAFT = 64
-
 
 @dataclass(frozen=True)
 class ThresholdOptions:
@@ -56,10 +53,7 @@ class ThresholdRule:
 
     def attend(self, call: AttentionCall) -> Tensor:
         """Compute the output [B, Hq, Q, D]: thresholded where the options say so, else dense."""
-        if self._recorder is not None:
-            self._recorder.settle(call.cached)
         is_decode = call.query.shape[2] == 1 or self._is_verified(call)
-        self._note_several(call, is_decode)
         if is_decode:
             return self._decode(call)
         return call.dense() if self._options.prefill == "dense" else self._prefill(call)
@@ -68,29 +62,6 @@ class ThresholdRule:
         """Tell whether a call has so few new tokens on a filled cache that each is taken for a decode step."""
         few = call.query.shape[2] <= self._options.verify_tokens
         return few and call.cached is not None and call.rows.continue_sequences
-
-    def _note_several(self, call: AttentionCall, is_decode: bool) -> None:
-        """Count the tokens that come several at a time on a filled cache: by thresholds, or dense for their number.
-
-        Drafts that are verified and later pieces of a prompt come so. Dense calls are taken for drafts where some
-        tokens are dropped again, or where one short call follows the other.
-        """
-        cached, new, lengths = call.cached, call.query.shape[2], call.rows.host_lengths
-        if cached is None or torch.compiler.is_compiling():
-            return
-        dropped = cached.after_several
-        if new == 1 or lengths is None or call.rows.span == new:
-            if dropped:
-                call.forward.note_several(drafted=True)
-            return
-        limit = self._thresholds.current.dense_up_to[self._layer]
-        tokens = int((lengths - (lengths - new).clamp_min(limit)).clamp_min(0).sum())
-        if is_decode:
-            call.forward.note_several(verified=tokens)
-        elif self._options.prefill == "dense":
-            call.forward.note_several(tokens, drafted=bool(dropped) or (dropped == 0 and new <= _LONGEST_DRAFT))
-            if new <= _LONGEST_DRAFT:
-                cached.several_came()
 
     def _decode(self, call: AttentionCall) -> Tensor:
         if call.cached is not None and isinstance(call.cached.layer, ContextParallelLayer):
@@ -115,7 +86,7 @@ class ThresholdRule:
             call.query, call.key, call.value, theta, **arguments
         )
         counts = decode_counts(call, theta, lse, kept, value_rows, placement, self._recorder.popularity)
-        self._record(self._recorder, call, *counts, verified=call.query.shape[2] > 1)
+        self._record(self._recorder, call, *counts, verified=True)
         return out
 
     def _decode_thresholds(self, call: AttentionCall) -> dict[str, Any]:
