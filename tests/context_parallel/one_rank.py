@@ -17,7 +17,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tests.context_parallel.generations import GENERATIONS, generate
 from tests.context_parallel.scenes import SCENES, inputs_of, share
 from toptheta_npu.context_parallel import context_parallel_attention, context_parallel_attention_with_stats
 from toptheta_npu.errors import TopThetaError
@@ -76,15 +75,6 @@ def play_steps(rank: int, ranks: int, group: Group) -> dict[str, Any]:
     return results
 
 
-def play_generations(group: Group) -> dict[str, Any]:
-    results = {}
-    for name in GENERATIONS:
-        with sent() as sizes:
-            results[name] = generate(name, group, sharded=True)
-        results[name]["sent"] = sizes
-    return results
-
-
 def errors(rank: int) -> dict[str, dict[str, Any]]:
     """Arguments in which something is wrong, as this rank has them."""
     first = rank == 0
@@ -128,7 +118,6 @@ def play(rank: int, ranks: int, group: Group) -> dict[str, Any]:
     """All scenes in one group."""
     return {
         "steps": play_steps(rank, ranks, group),
-        "generations": play_generations(group),
         "errors": play_errors(rank, group),
     }
 

@@ -5,18 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import DynamicCache
 
 from tests.cases import SAMPLED_CASES, Case
 from tests.helpers import assert_within_yardstick, by_sequence, make_inputs, of_rows, yardstick
-from tests.models.tiny import K, model_of, new_model, step_logits, table_of, tokens
 from toptheta_npu import (
     TopThetaNotImplementedError,
     TopThetaTypeError,
@@ -34,9 +31,6 @@ from toptheta_npu.context_parallel.parts import Share
 from toptheta_npu.fallback import Arguments
 from toptheta_npu.fallback.reference import attention_scores
 from toptheta_npu.fallback.sampled import sampled_lse
-from toptheta_npu.models import ContextParallelCache, calibrate, sparsify
-from toptheta_npu.models.caches import value_mean
-from toptheta_npu.models.caches.value_mean import sum_values
 from toptheta_npu.ops.checks import check_rows
 
 
@@ -132,7 +126,7 @@ def test_unusable_arguments_raise(changes: dict[str, object], error: type[Except
 
 
 def test_without_a_process_group() -> None:
-    for call in (step, lambda: ContextParallelCache(model_of().config), lambda: Sharding.of_group(8)):
+    for call in (step, lambda: Sharding.of_group(8)):
         with pytest.raises(TopThetaValueError, match=r"torch.distributed: .*, got none; start with torchrun and call"):
             call()
 
@@ -176,90 +170,6 @@ def test_a_group_without_any_key_gives_zeros() -> None:
     assert out.unique().tolist() == [0.0]
     assert lse.unique().tolist() == [-torch.inf]
     assert kept.unique().tolist() == [0]
-
-
-@pytest.mark.usefixtures("group")
-@pytest.mark.filterwarnings("ignore::toptheta_npu.models.NothingSparsifiedWarning")
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"statistics": True}, "statistics: expected none with a ContextParallelCache"),
-    ],
-)
-def test_what_a_spread_cache_cannot_do_is_refused(options: dict[str, object], message: str) -> None:
-    model = model_of()
-    with sparsify(model, table_of(), k=K, **options), pytest.raises(TopThetaNotImplementedError, match=message):
-        model.generate(tokens(1, 40), max_new_tokens=3, past_key_values=ContextParallelCache(model.config))
-
-
-@pytest.mark.usefixtures("group")
-def test_a_spread_cache_outside_of_sparsify_is_refused_in_the_first_step() -> None:
-    model = model_of()
-    with pytest.raises(TopThetaNotImplementedError, match=r"past_key_values: .* within sparsify, .*; enter spars"):
-        model.generate(tokens(1, 40), max_new_tokens=3, past_key_values=ContextParallelCache(model.config))
-
-
-@pytest.mark.usefixtures("group")
-def test_a_prompt_in_two_pieces_and_a_crop_are_refused() -> None:
-    model, cache = model_of(), ContextParallelCache(model_of().config)
-    with sparsify(model, table_of(), k=K):
-        model(tokens(1, 40), past_key_values=cache)
-        with pytest.raises(TopThetaNotImplementedError, match=r"a prompt in one call, .*, got 5 tokens after 40; pre"):
-            model(tokens(1, 5), past_key_values=cache)
-        with pytest.raises(TopThetaNotImplementedError, match="a cache that is never cropped"):
-            cache.crop(-1)
-        model(tokens(1, 1), past_key_values=cache)
-
-
-@pytest.mark.usefixtures("group")
-def test_a_reset_cache_serves_again() -> None:
-    model, cache, text = model_of(), ContextParallelCache(model_of().config), tokens(1, 40)
-    options = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False}
-    with sparsify(model, table_of(), k=K):
-        expected = model.generate(text, **options, past_key_values=DynamicCache())
-        for _ in range(2):
-            assert torch.equal(model.generate(text, **options, past_key_values=cache), expected)
-            cache.reset()
-
-
-@pytest.mark.usefixtures("group")
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_autocast_gives_v_another_dtype_than_k_and_changes_nothing_else(dtype: torch.dtype) -> None:
-    model, text = model_of(), tokens(1, 40)
-    with sparsify(model, table_of(), k=K), torch.autocast("cpu", dtype=dtype):
-        got = step_logits(model, text, 25, cache=ContextParallelCache(model.config))
-        torch.testing.assert_close(got, step_logits(model, text, 25))
-
-
-@pytest.mark.usefixtures("group")
-def test_layers_with_a_sliding_window_are_kept_whole() -> None:
-    kinds = ["sliding_attention", "full_attention"]
-    model = new_model("qwen3", use_sliding_window=True, sliding_window=16, layer_types=kinds)
-    table = calibrate(model, tokens(4, 60, seed=1), k=K, layer_k=[0, 0])
-    cache, options = ContextParallelCache(model.config), {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False}
-    with sparsify(model, table, k=K):
-        expected = model.generate(tokens(1, 40), **options)
-        assert torch.equal(model.generate(tokens(1, 40), **options, past_key_values=cache), expected)
-    assert [layer.keys.shape[2] for layer in cache.layers] == [15, 45]
-
-
-@pytest.mark.usefixtures("group")
-def test_a_step_sums_no_v_rows_but_the_new_one_whichever_rank_it_belongs_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    summed: list[int] = []
-
-    def counting(value: torch.Tensor, *others: Any) -> torch.Tensor:
-        summed.append(value.shape[2])
-        return sum_values(value, *others)
-
-    monkeypatch.setattr(value_mean, "sum_values", counting)
-    model = model_of()
-    cache = ContextParallelCache(model.config)
-    for layer in cache.layers:
-        layer.sharding = Sharding(1, 2, 3)  # as if another rank held every other block
-    with sparsify(model, table_of(), k=K):
-        model.generate(tokens(1, 40), max_new_tokens=12, min_new_tokens=12, past_key_values=cache, do_sample=False)
-    assert [layer.keys.shape[2] for layer in cache.layers] == [Sharding(1, 2, 3).held(51)] * 2
-    assert summed == [Sharding(1, 2, 3).held(41)] * 2  # the first step of each layer
 
 
 def test_the_module_needs_no_transformers() -> None:

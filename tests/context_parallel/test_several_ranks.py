@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import pytest
@@ -10,16 +9,13 @@ import torch
 from filelock import FileLock
 from torch import Tensor
 
-from tests.context_parallel.generations import GENERATIONS, NEW_TOKENS, generate
 from tests.context_parallel.one_rank import RANKS
 from tests.context_parallel.scenes import SCENES, inputs_of, positions
 from tests.helpers import assert_within_yardstick, from_layout, of_rows, yardstick
 from tests.ranks import run_ranks
-from toptheta_npu.assets import load_tiny_llama_thresholds
 from toptheta_npu.context_parallel import exchanged_bytes
 
 SECONDS = 300
-KEY_VALUE_HEADS, LAYERS = 2, len(load_tiny_llama_thresholds("pre_softmax").layer_k)
 Results = list[dict[str, Any]]
 
 
@@ -40,13 +36,6 @@ def processes(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> list[
 def played(request: pytest.FixtureRequest, processes: list[dict[int, Any]]) -> Results:
     """What each rank of a group got."""
     return [results[request.param] for results in processes if request.param in results]
-
-
-@lru_cache
-def alone(name: str) -> dict[str, Any]:
-    """What one process generates that holds all keys."""
-    torch.set_num_threads(1)
-    return generate(name, sharded=False)
 
 
 def same(tensors: list[Tensor]) -> Tensor:
@@ -91,32 +80,6 @@ def test_a_step_sends_one_buffer_of_the_stated_size(played: Results, name: str) 
         sent = rank["steps"][name]["sent"]
         assert len(sent) == (2 if case.placement == "post_softmax" else 1)
         assert sum(sent) == bytes_
-
-
-@pytest.mark.parametrize("name", GENERATIONS)
-def test_generation_with_a_spread_cache_gives_the_tokens_of_one_process(played: Results, name: str) -> None:
-    whole, ranks = alone(name), [rank["generations"][name] for rank in played]
-    logits = same([rank["logits"] for rank in ranks])
-    assert torch.equal(same([rank["tokens"] for rank in ranks]), whole["tokens"])
-    torch.testing.assert_close(logits, whole["logits"], atol=1e-3, rtol=0)
-
-
-@pytest.mark.parametrize("name", GENERATIONS)
-def test_each_key_lies_on_one_rank(played: Results, name: str) -> None:
-    length = alone(name)["tokens"].shape[1] - 1  # nobody asks for the keys of the last token
-    interleave = GENERATIONS[name].get("interleave", 32)
-    for layer in range(LAYERS):
-        held = [rank["generations"][name]["held"][layer] for rank in played]
-        assert sum(held) == length
-        assert max(held) - min(held) <= interleave or interleave > length
-
-
-def test_a_generation_exchanges_once_per_layer_and_step(played: Results) -> None:
-    """The ranks have agreed on the kind of its layers in a generation before it."""
-    for rank in played:
-        sent = rank["generations"]["one token per block"]["sent"]
-        assert set(sent) == {exchanged_bytes(1, 8, KEY_VALUE_HEADS, 64, vmc=True)}
-        assert len(sent) == (NEW_TOKENS - 1) * LAYERS
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from tests.models.tiny import VOCABULARY, K, oracle_attention, tokens
 from toptheta_npu.errors import TopThetaNotImplementedError
 from toptheta_npu.evaluation.methods.dense import select_all as dense
 from toptheta_npu.models import (
-    ContextParallelCache,
     NothingSparsifiedWarning,
     apply_selection,
     calibrate,
@@ -191,21 +190,6 @@ def test_sinks_of_a_dense_prompt_in_parts(monkeypatch):
     monkeypatch.setattr(attention, "_ROWS_PER_MASK", 8)
     with sparsify(model, keeping_all(model), k=2):
         torch.testing.assert_close(run(model, ids, 20), expected, atol=2e-5, rtol=1e-4)
-
-
-def test_sinks_count_once_over_ranks():
-    model, ids = tiny_model("GptOss"), tokens(1, 22)
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
-    try:
-        for placement in ("pre_softmax", "post_softmax"):
-            table = calibrate(model, tokens(4, 50, seed=1), k=K, layer_k=[0] * 4, placement=placement)
-            with sparsify(model, table, k=K):
-                expected = run(model, ids, 16)
-                cache = ContextParallelCache(model.config)
-                parts = [model(part, past_key_values=cache).logits for part in ids.split([16, *[1] * 6], dim=1)]
-            torch.testing.assert_close(torch.cat(parts, dim=1), expected, atol=1e-4, rtol=1e-4)
-    finally:
-        torch.distributed.destroy_process_group()
 
 
 def test_only_layers_that_see_all_tokens_count_against_the_warning():

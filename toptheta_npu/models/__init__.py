@@ -13,7 +13,6 @@ except ImportError as missing:
     raise ImportError("toptheta_npu.models needs transformers 5: pip install 'toptheta_npu[hf]'") from missing
 
 from ..calibration.shards import merge_shards
-from .caches.context_parallel import ContextParallelCache
 from .caches.growing import GrowingCache
 from .caches.int8 import Int8Cache
 from .calibration.cache_scales import calibrate_cache_scales
@@ -30,7 +29,6 @@ from .sparse.statistics import LayerStatistics, Recording
 from .sparse.summaries import LayerSummary
 
 __all__ = [
-    "ContextParallelCache",
     "DenseDraftsWarning",
     "GrowingCache",
     "Int8Cache",

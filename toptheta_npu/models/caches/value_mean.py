@@ -18,7 +18,6 @@ from transformers.cache_utils import Cache, EncoderDecoderCache, StaticLayer
 from ..._value_checks import host_can_read
 from ...errors import TopThetaNotImplementedError, TopThetaTypeError
 from ...fallback.antiquant import dequantise
-from .context_parallel import ContextParallelLayer
 from .int8 import Int8Layer
 from .rows import Rows
 
@@ -133,8 +132,6 @@ class CachedLayer:
         """
         layer = self.layer if self._index < len(self._cache.layers) else None
         kept = getattr(layer, "values", None)
-        if isinstance(layer, ContextParallelLayer):
-            return
         # batch and rows; some models keep latents, which have other heads and another size
         if isinstance(kept, Tensor) and kept.shape[::2] == value.shape[::2]:
             return
@@ -194,19 +191,6 @@ class CachedLayer:
         if host_can_read(follows) and follows.all():
             return total
         return torch.where(follows[:, None, None], total, sum_values(value, rows, scale))
-
-    def value_sum_of_share(self, value: Tensor, rows: Rows) -> Tensor:
-        """Sum the valid rows of this rank's share [B, Hkv, S, D], which the newest row may not belong to."""
-        count = _host_count(rows)
-        known = self._known
-        if known is not None and torch.equal(known.count + 1, count):
-            total = known.totals[:, :, 0] + _new_rows(value, rows, None)[:, :, 0]
-        elif known is not None and known.is_about(value, self.owner) and torch.equal(known.count, count):
-            total = known.totals[:, :, 0]
-        else:
-            total = sum_values(value, rows)
-        self._keep_mean(total[:, :, None], rows)
-        return total
 
     def _keep_mean(self, totals: Tensor, rows: Rows) -> None:
         setattr(self.layer, STATE, RunningMean(totals, _host_count(rows), self.layer.values, self.owner))

@@ -9,16 +9,12 @@ import torch
 from torch import Tensor
 
 from ..._checks import PrefillMode, Sdc
-from ...context_parallel import context_parallel_attention
-from ...errors import TopThetaNotImplementedError
 from ...fallback.prefill import prefill_attention_with_stats
 from ...ops import (
     incremental_attention,
     incremental_attention_with_stats,
 )
 from ...ops.prefill import prefill_attention
-from ..caches.context_parallel import ContextParallelLayer
-from ..caches.value_mean import CachedLayer
 from ..hook.attention import AttentionCall
 from .decode_counts import decode_counts
 from .device_thresholds import DeviceThresholds
@@ -64,8 +60,6 @@ class ThresholdRule:
         return few and call.cached is not None and call.rows.continue_sequences
 
     def _decode(self, call: AttentionCall) -> Tensor:
-        if call.cached is not None and isinstance(call.cached.layer, ContextParallelLayer):
-            return self._decode_over_ranks(call, call.cached, call.cached.layer)
         if self._is_quicker_dense(call):
             call.forward.note_longest()
             return call.dense()
@@ -112,20 +106,6 @@ class ThresholdRule:
         alike = call.rows.lengths is None and not torch.compiler.is_compiling()
         plain = self._recorder is None and self._options.sdc != "offline"
         return call.rows.span if alike and plain else call.rows.counts[:, 0]
-
-    def _decode_over_ranks(self, call: AttentionCall, cached: CachedLayer, layer: ContextParallelLayer) -> Tensor:
-        if self._recorder is not None:
-            raise TopThetaNotImplementedError(
-                "statistics", "none with a ContextParallelCache", "some", "leave it out, or pass DynamicCache()"
-            )
-        rows, (key, value) = layer.local_rows(call.rows), layer.share
-        arguments = self._thresholds_and_options(call, call.rows.counts[:, 0])
-        return context_parallel_attention(
-            call.query, key, value, arguments.pop("threshold"), actual_seq_lengths=rows.lengths,
-            key_start=rows.starts, scale_value=call.scaling, group=layer.group,
-            value_sum=cached.value_sum_of_share(value, rows) if self._options.vmc else None,
-            learnable_sink=call.learnable_sink, **arguments,
-        )  # fmt: skip
 
     def _prefill(self, call: AttentionCall) -> Tensor:
         arguments = {**call.prompt, "vmc": self._options.vmc, **self._thresholds_and_options(call, call.rows.counts)}
