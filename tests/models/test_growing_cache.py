@@ -12,11 +12,9 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from tests.models.tiny import LOOKUP, K, model_of, new_model, table_of, tokens
 from tests.tiers import full
-from toptheta_npu import use_backend
 from toptheta_npu.models import GrowingCache, sparsify
 from toptheta_npu.models.caches import growing
 from toptheta_npu.models.caches.growing import GrowingLayer
-from toptheta_npu.ops import incremental_attention
 
 pytestmark = pytest.mark.usefixtures("no_grad")
 
@@ -220,19 +218,6 @@ def test_generate_within_the_context_uses_it_where_the_caller_names_no_cache():
     assert type(model) is kind
 
 
-def test_generate_goes_on_with_a_returned_cache_inside_and_outside():
-    model = model_of()
-    with sparsify(model, table_of(), k=K):
-        first = returned(model)
-        both = [returned(model, first.sequences, past_key_values=copy.deepcopy(first.past_key_values)) for _ in "ab"]
-    assert torch.equal(both[0].sequences, both[1].sequences)
-    as_dynamic = DynamicCache()
-    for layer, held in enumerate(first.past_key_values.layers):
-        as_dynamic.update(held.keys, held.values, layer)
-    outside = [returned(model, first.sequences, past_key_values=each) for each in (first.past_key_values, as_dynamic)]
-    assert torch.equal(outside[0].sequences, outside[1].sequences)
-
-
 @full
 def test_a_compiled_step_copies_as_with_a_dynamic_cache():
     model, ids = model_of(), tokens(1, 40, seed=20)
@@ -245,16 +230,3 @@ def test_a_compiled_step_copies_as_with_a_dynamic_cache():
             steps.append(model(ids[:, 22:23], past_key_values=cache).logits)
             logits.append(torch.cat(steps, 1))
     torch.testing.assert_close(*logits)
-
-
-@pytest.mark.parametrize("path", ["native", "fallback"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_operator_reads_its_views_as_it_reads_tensors_of_their_own(path, dtype):
-    layer = GrowingLayer()
-    layer.update(*(each.to(dtype) for each in rows(700)))
-    layer.update(*(each.to(dtype) for each in rows(1, seed=1)))
-    assert not layer.keys.is_contiguous()
-    query, theta = rows(1, seed=2)[0].repeat(1, 2, 1, 1).to(dtype), torch.full((6,), 0.5)
-    with use_backend(path, device="cpu"):
-        found = incremental_attention(query, layer.keys, layer.values, theta)
-        assert torch.equal(found, incremental_attention(query, layer.keys.clone(), layer.values.clone(), theta))

@@ -21,7 +21,7 @@ from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
 from toptheta_npu.evaluation.methods.top_k import select_top_k as top_k
 from toptheta_npu.fallback.layout import count_group_rows, count_wanted_by
 from toptheta_npu.models import LayerStatistics, LayerSummary, apply_selection, calibrate, sparsify
-from toptheta_npu.models.sparse.histogram import Histogram, bin_of, bins_up_to, least_of
+from toptheta_npu.models.sparse.histogram import Histogram
 from toptheta_npu.models.sparse.summaries import SummaryRecorder
 
 pytestmark = pytest.mark.usefixtures("no_grad")
@@ -217,17 +217,6 @@ def test_what_was_not_collected_is_refused_with_the_way_to_it():
 def test_unusable_arguments_are_refused(wrong, error, message):
     with pytest.raises(error, match=message), apply_selection(model_of(), lambda layer: top_k(5), **wrong):
         pass
-
-
-@given(st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=50))
-def test_a_bin_starts_at_most_a_thousandth_below_its_numbers(numbers):
-    values = torch.tensor(numbers)
-    bins = bin_of(values, max(numbers))
-    assert int(bins.max()) < bins_up_to(max(numbers))
-    for value, number in zip(numbers, bins.tolist(), strict=True):
-        least = least_of(number)
-        assert least == value if value < 4096 else 0 <= value - least <= value / 1000
-        assert int(bin_of(torch.tensor(least), least)) == number
 
 
 @given(st.lists(st.integers(0, 4095), min_size=1, max_size=60), st.integers(0, 60))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from .histogram import Histogram, bin_of, bins_up_to
+from .histogram import Histogram
 from .recorded_rows import RecordedRows, RowsOfCalls
 
 
@@ -185,11 +185,11 @@ class _Sums:
 
 def _counted(bins: Tensor, numbers: Tensor, real: Tensor, span: int) -> Tensor:
     """Add the real ones among ``numbers`` [heads, rows] of at most ``span`` to ``bins``."""
-    missing = bins_up_to(span) - len(bins)
+    missing = span + 1 - len(bins)
     if missing > 0:
         with torch.inference_mode(False):
             bins = torch.cat([bins, bins.new_zeros(missing)])
-    return bins.scatter_add_(0, bin_of(numbers, span).flatten(), real.expand_as(numbers).flatten())
+    return bins.scatter_add_(0, numbers.flatten(), real.expand_as(numbers).flatten())
 
 
 def _on_cpu(sums: Tensor) -> Tensor:
