@@ -109,15 +109,6 @@ def test_control_tokens_of_other_alphabets_keep_their_ids(tmp_path: Path, kind: 
     assert end in GenerationConfig.from_pretrained(tmp_path / "out").eos_token_id
 
 
-@pytest.mark.parametrize("kind", ["llama-bpe", "llama"])
-def test_all_control_and_user_defined_tokens_become_their_ids(tmp_path: Path, kind: str) -> None:
-    texts = [*DEEPSEEK, *BLANKS, "<tool call>", "[INST]", "[/INST]", "<0x>", "été", "▁x", "Ġx"]
-    vocabulary = add_token_axis(kind, texts, [CONTROL, USER_DEFINED] * 7 + [CONTROL])
-    tokenizer = converted(tmp_path, vocabulary)
-    for text in [*vocabulary.tokens[: vocabulary.special], *texts]:
-        assert tokenizer.encode(text, add_special_tokens=False) == [vocabulary.id(text)], text
-
-
 def test_tokens_without_a_text_do_not_hide_each_other(tmp_path: Path) -> None:
     vocabulary = byte_level("llama-bpe", ["", "", "<|eot_id|>"])
     tokenizer = converted(tmp_path, vocabulary)
