@@ -1,11 +1,11 @@
-"""A decode step of a model with the shape of LLaMA-3.2-1B and 32768 keys: native Top-θ, dense, in int8, and SDPA.
+"""A decode step of a model with the shape of LLaMA-3.2-1B and 32768 keys: native Top-θ, dense, and SDPA.
 
-    python -m benchmarks.decode_step_1b [--json FILE]
+    python -m benchmarks.decode_step_1b
 
-Weights and cache are random, in bfloat16, so no text has to be read first; the same cache is there in int8, too, with
-both kinds of scales. They need 12 GiB of memory, and the whole takes three minutes on two cores. The thresholds are the
-mean over some tokens of each head's k-th largest score in this very cache, as calibration would make them; other tokens
-are timed, and what these really kept is told. All forms share the model, and take turns in every round.
+Weights and cache are random, in bfloat16, so no text has to be read first. They need 8 GiB of memory, and the whole
+takes two minutes on two cores. The thresholds are the mean over some tokens of each head's k-th largest score in this
+very cache, as calibration would make them; other tokens are timed, and what these really kept is told. All forms share
+the model, and take turns in every round.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Annotated, Any, NamedTuple
 
@@ -24,19 +23,14 @@ from torch import Tensor
 from transformers import Cache, LlamaConfig, LlamaForCausalLM, StaticCache
 
 from benchmarks.tables import Table, show
-from toptheta_npu._files import check_writable, write_atomically
 from toptheta_npu.errors import TopThetaValueError
-from toptheta_npu.fallback.antiquant import token_scale
-from toptheta_npu.models import Int8Cache, model_fingerprint, sparsify
-from toptheta_npu.models.calibration.cache_scales import with_scales
+from toptheta_npu.models import model_fingerprint, sparsify
 from toptheta_npu.models.hook.attach import attached
 from toptheta_npu.models.hook.attention import AttentionCall
 from toptheta_npu.thresholds import ThresholdTable
 from toptheta_npu.timing.clocks import Timing, summarise
-from toptheta_npu.timing.environment import environment, free_bytes
+from toptheta_npu.timing.environment import free_bytes
 from toptheta_npu.timing.measure import TopThetaWrongResultError, relative_error
-from toptheta_npu.timing.memory_pages import page_mode
-from toptheta_npu.timing.report import one_row_a_line
 
 SHAPE: Mapping[str, Any] = {
     "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64,
@@ -44,8 +38,6 @@ SHAPE: Mapping[str, Any] = {
 }  # fmt: skip
 BATCH, KEYS, K = 4, 32768, 128
 SPARSE, DENSE, SDPA, REST = "native top-θ", "native at θ=-inf", "SDPA of the model", "without attention"
-SPARSE_INT8, DENSE_INT8 = "native top-θ, int8 cache", "native at θ=-inf, int8 cache"
-SPARSE_CHANNELS = "native top-θ, int8 cache by channel"
 _STEPS, _ROUNDS, _CALIBRATION_STEPS = 4, 7, 3
 _SPARE_BYTES = 1 << 30
 #: Of the logits, between two dense forms in bfloat16.
@@ -92,7 +84,7 @@ def make_decoder(shape: Mapping[str, Any] = SHAPE, batch: int = BATCH, keys: int
     with torch.device("meta"):
         weights = sum(weight.numel() for weight in LlamaForCausalLM(config).parameters())
     rows = 2 * config.num_hidden_layers * batch * config.num_key_value_heads * keys
-    needed, free = 2 * weights + 4 * rows * config.head_dim + 4 * rows + _SPARE_BYTES, free_bytes("cpu")
+    needed, free = 2 * weights + 2 * rows * config.head_dim + _SPARE_BYTES, free_bytes("cpu")
     if needed > free:
         raise TopThetaValueError("memory", f"{needed / 2**30:.1f} GiB", f"{free / 2**30:.1f} GiB that are free")
     torch.manual_seed(0)
@@ -106,28 +98,23 @@ def make_decoder(shape: Mapping[str, Any] = SHAPE, batch: int = BATCH, keys: int
     return Decoder(model, cache, batch, keys)
 
 
-def in_int8(decoder: Decoder, table: ThresholdTable | None = None) -> Decoder:
-    """Make the same decoder over the same cache in int8, with a scale for each row, or those of a table by channel."""
-    cache = Int8Cache(decoder.model.config, table=table, max_cache_len=decoder.keys)
-    for layer, source in zip(cache.layers, decoder.cache.layers, strict=True):
-        layer.update(source.keys, source.values)
-    return replace(decoder, cache=cache)
+#: Makes the context in which the model runs in one way.
+Form = Callable[[], AbstractContextManager[Any]]
 
 
-def with_channel_scales(decoder: Decoder, table: ThresholdTable) -> ThresholdTable:
-    """Add the scales that this cache asks for to a table, as calibration finds them."""
-    keys, values = (
-        torch.stack([token_scale(getattr(layer, name).abs().amax((0, 2))[..., None]) for layer in decoder.cache.layers])
-        for name in ("keys", "values")
-    )
-    return with_scales(table, keys, values)
+class Reads(NamedTuple):
+    """What a step by thresholds keeps per head, and the bytes that it reads: weights, K, and the V rows needed."""
 
+    kept: float
+    weight_bytes: int
+    key_bytes: int
+    value_bytes: int
 
-class Form(NamedTuple):
-    """One way to run a step."""
-
-    decoder: Decoder
-    context: Callable[[], AbstractContextManager[Any]]
+    @property
+    def limit(self) -> float:
+        """The gain over dense if a step took as long as its bytes: weights, K, and V or the rows needed of it."""
+        everything = self.weight_bytes + 2 * self.key_bytes
+        return everything / (self.weight_bytes + self.key_bytes + self.value_bytes)
 
 
 class KthScores:
@@ -176,8 +163,8 @@ def table_of(decoder: Decoder, k: int, theta: Tensor) -> ThresholdTable:
 
 
 @torch.inference_mode()
-def measure(decoder: Decoder, *, k: int = K, rounds: int = _ROUNDS) -> dict[str, Any]:
-    """Measure everything that is told, for JSON.
+def measure(decoder: Decoder, *, k: int = K, rounds: int = _ROUNDS) -> tuple[dict[str, Timing], Reads]:
+    """Measure the seconds of each form of the step, and what a step by thresholds reads.
 
     Raises:
         TopThetaWrongResultError: the two dense forms give other logits.
@@ -185,48 +172,35 @@ def measure(decoder: Decoder, *, k: int = K, rounds: int = _ROUNDS) -> dict[str,
     generator = torch.Generator().manual_seed(1)
     sparse = calibrate(decoder, k, generator)
     dense = table_of(decoder, k, torch.full_like(sparse.theta[0, :, :, 0], -math.inf))
-    int8, by_channel = in_int8(decoder), in_int8(decoder, with_channel_scales(decoder, sparse))
-    forms = {
-        SPARSE: Form(decoder, lambda: sparsify(decoder.model, sparse, k=k)),
-        DENSE: Form(decoder, lambda: sparsify(decoder.model, dense, k=k)),
-        SPARSE_INT8: Form(int8, lambda: sparsify(decoder.model, sparse, k=k)),
-        DENSE_INT8: Form(int8, lambda: sparsify(decoder.model, dense, k=k)),
-        SPARSE_CHANNELS: Form(by_channel, lambda: sparsify(decoder.model, sparse, k=k)),
-        SDPA: Form(decoder, nullcontext),
-        REST: Form(decoder, lambda: attached(decoder.model, lambda layer: NoAttention())),
+    forms: dict[str, Form] = {
+        SPARSE: lambda: sparsify(decoder.model, sparse, k=k),
+        DENSE: lambda: sparsify(decoder.model, dense, k=k),
+        SDPA: nullcontext,
+        REST: lambda: attached(decoder.model, lambda layer: NoAttention()),
     }
-    for name in (DENSE, DENSE_INT8):
-        check(name, forms)
-    steps = {name: timing._asdict() for name, timing in times(forms, rounds, generator).items()}
-    kept = count(decoder, sparse, k, generator)
-    return {
-        "settings": {"batch": decoder.batch, "keys": decoder.keys, "k": k, "rounds": rounds, "steps": _STEPS},
-        "pages": page_mode(tensor for layer in decoder.cache.layers for tensor in (layer.keys, layer.values)),
-        "weight_bytes": decoder.weight_bytes, "key_bytes": decoder.key_bytes,
-        "value_bytes": int(kept["density"] * decoder.key_bytes), "kept": kept, "seconds": steps,
-    }  # fmt: skip
+    check(decoder, forms)
+    return times(decoder, forms, rounds, generator), count(decoder, sparse, k, generator)
 
 
-def check(name: str, forms: Mapping[str, Form]) -> None:
-    """Compare the logits of a dense form with those of the model as it is."""
+def check(decoder: Decoder, forms: Mapping[str, Form]) -> None:
+    """Compare the logits at θ = -inf with those of the model as it is."""
     logits = []
-    for decoder, context in (forms[name], forms[SDPA]):
+    for name in (DENSE, SDPA):
         decoder.rewind(1)
-        with context():
+        with forms[name]():
             logits.append(decoder.step(torch.Generator().manual_seed(2)))
     error = relative_error(logits[0], logits[1].float())
     if not error <= _ROUNDING:
-        raise TopThetaWrongResultError(f"{name}: expected the logits of {SDPA} within {_ROUNDING}, got {error:.3g}")
+        raise TopThetaWrongResultError(f"{DENSE}: expected the logits of {SDPA} within {_ROUNDING}, got {error:.3g}")
 
 
-def times(forms: Mapping[str, Form], rounds: int, generator: torch.Generator) -> dict[str, Timing]:
+def times(decoder: Decoder, forms: Mapping[str, Form], rounds: int, generator: torch.Generator) -> dict[str, Timing]:
     """Time the steps in seconds. The forms take turns, and each turn begins with a step that does not count."""
     seconds: dict[str, list[float]] = {name: [] for name in forms}
     for number in range(rounds):
         for name in list(forms)[:: 1 if number % 2 == 0 else -1]:
-            decoder, context = forms[name]
             decoder.rewind(1 + _STEPS)
-            with context():
+            with forms[name]():
                 decoder.step(generator)  # sums V up, which later steps only add a row to
                 for _ in range(_STEPS):
                     started = perf_counter()
@@ -235,76 +209,43 @@ def times(forms: Mapping[str, Form], rounds: int, generator: torch.Generator) ->
     return {name: summarise(values) for name, values in seconds.items()}
 
 
-def count(decoder: Decoder, table: ThresholdTable, k: int, generator: torch.Generator) -> dict[str, float]:
-    """Count what steps like the timed ones keep per row: elements per query head, and the share of V rows needed."""
+def count(decoder: Decoder, table: ThresholdTable, k: int, generator: torch.Generator) -> Reads:
+    """Count what steps like the timed ones keep per row, and the bytes that they read."""
     decoder.rewind(_STEPS)
     with sparsify(decoder.model, table, k=k, statistics=True) as recording:
         for _ in range(_STEPS):
             decoder.step(generator)
     layers = recording.statistics()
-    kept = torch.cat([layer.kept for layer in layers]).float()
-    value_rows = torch.cat([layer.value_rows for layer in layers]).float()
-    low, high = kept.quantile(torch.tensor([0.1, 0.9])).tolist()
-    return {
-        "mean": kept.mean().item(), "p10": low, "p90": high,
-        "density": value_rows.mean().item() / decoder.keys,
-    }  # fmt: skip
+    kept = torch.cat([layer.kept for layer in layers]).float().mean().item()
+    density = torch.cat([layer.value_rows for layer in layers]).float().mean().item() / decoder.keys
+    return Reads(kept, decoder.weight_bytes, decoder.key_bytes, int(density * decoder.key_bytes))
 
 
-def limit(figures: Mapping[str, Any]) -> float:
-    """Compute the gain over dense if a step took as long as its bytes: weights, K, and V or the rows needed of it."""
-    weights, keys, values = (figures[f"{name}_bytes"] for name in ("weight", "key", "value"))
-    return float((weights + 2 * keys) / (weights + keys + values))
-
-
-def as_table(figures: Mapping[str, Any]) -> Table:
+def as_table(seconds: Mapping[str, Timing], reads: Reads) -> Table:
     """Tabulate the times, one line per form."""
-    seconds = figures["seconds"]
-    rest = seconds[REST]["median"]
+    rest = seconds[REST].median
     rows = []
     for name, timing in seconds.items():
-        median, low, high = (1e3 * timing[part] for part in ("median", "p10", "p90"))
-        attention = "" if name == REST else f"{1 - rest / timing['median']:.0%}"
+        median, low, high = (1e3 * part for part in timing)
+        attention = "" if name == REST else f"{1 - rest / timing.median:.0%}"
         rows.append([
             name, f"{median:.0f}", f"{low:.0f} to {high:.0f}", attention,
-            *(f"{seconds[other]['median'] / timing['median']:.2f}" for other in (DENSE, SDPA)),
+            *(f"{seconds[other].median / timing.median:.2f}" for other in (DENSE, SDPA)),
         ])  # fmt: skip
     columns = ("", "ms per token", "p10 to p90", "attention", f"over {DENSE}", f"over {SDPA}")
-    return Table(f"A decode step, cache in {figures['pages']}", columns, rows)
-
-
-def bytes_table(figures: Mapping[str, Any]) -> Table:
-    """Tabulate what was kept, and the limit by bytes."""
-    kept, settings = figures["kept"], figures["settings"]
-    gigabytes = [f"{figures[f'{name}_bytes'] / 1e9:.2f}" for name in ("weight", "key", "value")]
-    columns = (
-        "batch",
-        "keys",
-        "kept per head",
-        "p10 to p90",
-        "V rows",
-        "weights, GB",
-        "K, GB",
-        "V needed, GB",
-        "limit",
+    gigabytes = ", ".join(f"{count / 1e9:.2f}" for count in reads[1:])
+    title = (
+        f"A decode step that keeps {reads.kept:.0f} per head and reads {gigabytes} GB of weights, K and V, "
+        f"so that bytes allow {reads.limit:.2f}"
     )
-    return Table("What a step reads", columns, [[
-        str(settings["batch"]), str(settings["keys"]), f"{kept['mean']:.0f}", f"{kept['p10']:.0f} to {kept['p90']:.0f}",
-        f"{kept['density']:.4f}", *gigabytes, f"{limit(figures):.2f}",
-    ]])  # fmt: skip
+    return Table(title, columns, rows)
 
 
 def main(
     rounds: Annotated[int, typer.Option(min=1, help="Rounds in which the forms take turns.")] = _ROUNDS,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures here.")] = None,
 ) -> None:
     """Measure a decode step of a model with the shape of LLaMA-3.2-1B on this CPU."""
-    if json_file is not None:
-        check_writable(json_file, "--json")
-    figures = {"environment": dict(environment("cpu"))} | measure(make_decoder(), rounds=rounds)
-    if json_file is not None:
-        write_atomically(json_file, one_row_a_line(figures) + "\n")
-    show(as_table(figures), bytes_table(figures))
+    show(as_table(*measure(make_decoder(), rounds=rounds)))
 
 
 if __name__ == "__main__":

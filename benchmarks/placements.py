@@ -9,22 +9,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-import typer
 
-from benchmarks.tables import rounded, show
+from benchmarks.tables import show
 from toptheta_npu import incremental_attention, incremental_attention_with_stats
-from toptheta_npu._files import check_writable, write_atomically
 from toptheta_npu._tables import Table
 from toptheta_npu.fallback.reference import attention_scores
 from toptheta_npu.fallback.sampled import sampled_lse
 from toptheta_npu.timing.clocks import interleaved_medians
-from toptheta_npu.timing.environment import cache_bytes, environment
+from toptheta_npu.timing.environment import cache_bytes
 from toptheta_npu.timing.inputs import Inputs, count_copies, make_inputs
-from toptheta_npu.timing.report import one_row_a_line, short_name
+from toptheta_npu.timing.report import short_name
 from toptheta_npu.timing.shapes import Shape, parse_shape
 
 SHAPES = (
@@ -88,17 +85,5 @@ def as_table(found: Sequence[Mapping[str, Any]]) -> Table:
     return Table("By placement", columns, rows)
 
 
-def main(
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures here.")] = None,
-) -> None:
-    """Measure, and print how many times as fast as reading all of V each placement is."""
-    if json_file is not None:
-        check_writable(json_file, "--json")
-    found = [rounded(measure(parse_shape(text), cache_bytes("cpu"), _ROUNDS)) for text in SHAPES]
-    if json_file is not None:
-        write_atomically(json_file, one_row_a_line({"environment": environment("cpu"), "rows": found}) + "\n")
-    show(as_table(found))
-
-
 if __name__ == "__main__":
-    typer.run(main)
+    show(as_table([measure(parse_shape(text), cache_bytes("cpu"), _ROUNDS) for text in SHAPES]))
