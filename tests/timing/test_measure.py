@@ -59,7 +59,6 @@ def test_every_contender_of_a_cpu_is_right(shape: Shape) -> None:
     else:
         assert missing == ({"SDPA folded"} if shape.group == 1 else set())
     assert {"int8 at θ=-inf", "int8 top-θ"} <= {row.name for row in result.rows} or not shape.cache
-    assert result.pages in ("small pages", "huge pages") or "% huge pages" in str(result.pages)
 
 
 NATIVE = ["stream", "native at θ=-inf", "native top-θ", "native top-θ + SDC + VMC"]
@@ -273,7 +272,6 @@ def test_int8_by_hand() -> None:
 
 def test_summary_of_a_cpu() -> None:
     result = _result()
-    result.pages = "small pages"
     table = report.summary([result], "cpu")
     cells = dict(zip(table.columns, table.rows[0], strict=True))
     assert cells == {
@@ -281,9 +279,9 @@ def test_summary_of_a_cpu() -> None:
         "+SDC+VMC": "1.67", "top-k": "", "fallback": "", "over SDPA": "2.40", "own gain": "2.00", "bound": "1.88",
         "share": "106%", "V rows": "0.062", "θ=-inf rate": "80%", "top-θ rate": "85%", "stream, GB/s": "0.1",
     }  # fmt: skip
-    assert table.title == "Speed of a decode step, caches in small pages"
+    assert table.title == "Speed of a decode step"
     assert table.as_markdown().splitlines()[1].count("---:") == len(table.columns) - 1
-    assert report.notes(result)[0].endswith("2 copies of the cache in small pages")
+    assert report.notes(result)[0].endswith("2 copies of the cache")
 
 
 def test_several_tokens_are_named() -> None:
@@ -292,7 +290,6 @@ def test_several_tokens_are_named() -> None:
     assert report.summary([four], "cpu").rows[0][0] == "48/48 n=2048 k=128 f32, 4 tokens"
     assert report.notes(one)[0].startswith("128.0 kept per head; ")
     assert report.notes(four)[0].startswith("128.0 kept per head and token; ")
-    assert report.from_json(report.as_json([four], {}, {})) == [four]
     labels = [label for label, _ in plots._groups([one, four], plots._common, least=1)]
     assert labels == ["48/48 heads, batch 1, float32", "48/48 heads, batch 1, float32, 4 tokens"]
 
@@ -305,10 +302,8 @@ def test_summary_of_an_accelerator(device: str) -> None:
     assert (cells["θ=-inf"], cells["top-θ"], cells["limit"], cells["k̃/k"]) == ("1.00", "2.00", "2.35", "1.000")
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_results_survive_json(device: str) -> None:
+def test_json_has_times_and_gains() -> None:
     result = _result()
-    result.pages = "huge pages" if device == "cpu" else None
     text = report.as_json([result], {"name": "it"}, {"rounds": 1})
     stored = json.loads(text)
     assert stored["unit"] == "seconds"
@@ -316,8 +311,6 @@ def test_results_survive_json(device: str) -> None:
     assert first["rows"][1]["calls"]["cold"]["median"] == 3
     assert first["gains"]["cold"]["over_vendor_dense"] == pytest.approx(3 / 1.25)
     assert first["gains"]["cold"]["of_floor"]["dense"] == pytest.approx(2 / 3)
-    assert report.from_json(text) == [result]
-    assert report.summary(report.from_json(text), device).rows == report.summary([result], device).rows
 
 
 def test_large_shapes_are_skipped_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,7 @@ def refuse_emulated(device: str) -> None:
     if is_emulated(device):
         raise TopThetaNotImplementedError(
             "--device npu", "a device whose time means something", "an emulated one; times are refused",
-            "answers were checked; run it on an Ascend NPU; a clone models its times: python -m benchmarks.modelled",
+            "answers were checked; run it on an Ascend NPU; a clone models its times: --device host-model",
         )  # fmt: skip
 
 

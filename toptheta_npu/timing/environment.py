@@ -25,6 +25,8 @@ _CONTAINER_MEMORY = (
     ("memory.max", "memory.current", "memory.stat", "inactive_file"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),
 )
+#: Cube and vector cores by SoC; the others of the 910B class have 24 and 48.
+_SMALLER = ("910B3", "910B4", "910_9362", "910_9372")
 _NPU_L2_BYTES = 192 << 20  # of most 910B-class parts, where torch_npu does not tell
 
 
@@ -73,6 +75,16 @@ def device_name(device: str) -> str:
     accelerator: Any = getattr(torch, device)
     name = str(accelerator.get_device_name(0))
     return f"{name} (emulated)" if is_emulated(device) else name
+
+
+def core_counts(soc: str) -> tuple[int, int]:
+    """Look up the cube and vector cores of a 910B-class part.
+
+    Example:
+        >>> core_counts("Ascend910B4"), core_counts("Ascend910_9362"), core_counts("Ascend910B2")
+        ((20, 40), (20, 40), (24, 48))
+    """
+    return (20, 40) if any(name in soc for name in _SMALLER) else (24, 48)
 
 
 def environment(device: str) -> Mapping[str, object]:

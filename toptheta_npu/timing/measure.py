@@ -11,11 +11,9 @@ from torch import Tensor
 from ..errors import TopThetaError, TopThetaValueError
 from .clocks import Timing, interleaved_medians, is_emulated, make_timer, npu_task_durations
 from .contenders import ANSWERS, COPY, Call, Contender, Role, list_contenders
-from .environment import cache_bytes, device_name, free_bytes
+from .environment import cache_bytes, free_bytes
 from .inputs import Inputs, Traffic, check_memory, count_copies, make_inputs
-from .memory_pages import page_mode
 from .shapes import Shape, check_for_device
-from .templates import core_counts, vendor_template
 
 CACHES = ("cold", "hot")
 #: Everything that reads all of K and V.
@@ -62,8 +60,6 @@ class ShapeResult:
     Attributes:
         kept: elements kept per query row, mean.
         copies: layers that cold calls rotate through.
-        template: what npu_incre_flash_attention takes by its documented rules; on an NPU and of one token only.
-        pages: what the caches of all contenders lie in, such as "small pages"; on a CPU only.
     """
 
     shape: Shape
@@ -71,8 +67,6 @@ class ShapeResult:
     kept: float = 0.0
     copies: int = 0
     traffic: Traffic | None = None
-    template: str | None = None
-    pages: str | None = None
     rows: list[Row] = field(default_factory=list)
 
     def fastest(self, cache: str, *roles: Role) -> Row | None:
@@ -170,11 +164,7 @@ def compare(
 def compare_one(shape: Shape, device: str, *, copies: int, rounds: int, caches: Sequence[str] = CACHES) -> ShapeResult:
     """Compare all contenders on one shape. On an emulated device do everything but the times."""
     inputs = make_inputs(shape, device, copies)
-    takes = device == "npu" and shape.query_tokens == 1
-    template = str(vendor_template(shape, core_counts(device_name(device)))) if takes else None
-    kept = float(inputs.kept.float().mean())
-    pages = page_mode(tensor for layer in inputs.layers for tensor in layer) if device == "cpu" else None
-    result = ShapeResult(shape, None, kept, copies, inputs.traffic, template, pages)
+    result = ShapeResult(shape, None, float(inputs.kept.float().mean()), copies, inputs.traffic)
     calls: dict[str, Call] = {}
     for contender in list_contenders(device, int8=bool(shape.cache)):
         row = Row(contender.name, contender.role, contender.reason(shape))

@@ -8,11 +8,9 @@ from dataclasses import asdict
 from typing import Any
 
 from .._tables import Table
-from .clocks import Timing
 from .contenders import Role
-from .inputs import make_traffic
 from .measure import Row, ShapeResult
-from .shapes import Shape, parse_shape
+from .shapes import Shape
 
 _COMPARED: tuple[Role, ...] = ("own dense", "sparse", "compensated", "top-k", "fallback")
 #: What Top-θ over an int8 cache is compared with, all of it our operator: what the column says, and the role.
@@ -57,9 +55,7 @@ def summary(results: Sequence[ShapeResult], device: str) -> Table:
         for cache in _caches(result):
             cells = {**_shape_cells(result, cache), **_ratio_cells(result, cache), **_floor_cells(result, cache)}
             rows.append([cells[column] for column in columns])
-    pages = " or ".join(sorted({result.pages for result in results if result.pages}))
-    title = "Speed of a decode step" + (f", caches in {pages}" if pages else "")
-    return Table(title, columns, rows, CAPTION + _CAPTIONS[device], keys=2)
+    return Table("Speed of a decode step", columns, rows, CAPTION + _CAPTIONS[device], keys=2)
 
 
 def int8_summary(results: Sequence[ShapeResult]) -> Table | None:
@@ -180,14 +176,12 @@ def notes(result: ShapeResult) -> list[str]:
         read = [
             f"{result.kept:.1f} kept per {row}; reads {mib[0]:.2f} MiB of K, needs {mib[1]:.2f} MiB of V "
             f"({result.traffic.density:.1%} of its rows); {result.copies} copies of the cache"
-            + (f" in {result.pages}" if result.pages else "")
         ]
-    template = [f"npu_incre_flash_attention: {result.template}"] if result.template else []
-    return [*read, *template, *missing]
+    return [*read, *missing]
 
 
 def as_json(results: Sequence[ShapeResult], environment: Mapping[str, object], settings: Mapping[str, object]) -> str:
-    """Write everything as JSON, for `from_json`; times in seconds."""
+    """Write everything as JSON; times in seconds."""
     return one_row_a_line({
         "unit": "seconds", "settings": dict(settings), "environment": dict(environment),
         "results": [_result_as_json(result) for result in results],
@@ -201,8 +195,6 @@ def _result_as_json(result: ShapeResult) -> dict[str, Any]:
         "kept": result.kept,
         "copies": result.copies,
         "traffic": result.traffic and result.traffic._asdict(),
-        "template": result.template,
-        "pages": result.pages,
         "gains": {cache: _gains(result, cache) for cache in _caches(result)},
         "rows": [
             asdict(row) | {
@@ -226,33 +218,6 @@ def _gains(result: ShapeResult, cache: str) -> dict[str, object]:
         "of_floor": {row.name: result.roofline_share(row, cache) for row in result.rows if cache in row.calls},
         "floor_bytes_per_second": result.floor_rate(cache),
     }
-
-
-def from_json(text: str) -> list[ShapeResult]:
-    """Read the results that `as_json` wrote."""
-
-    def row(stored: Mapping[str, Any]) -> Row:
-        timings = [{cache: Timing(**timing) for cache, timing in stored[name].items()} for name in ("calls", "tasks")]
-        return Row(stored["name"], stored["role"], stored["missing"], stored["error"], *timings)
-
-    results = []
-    for stored in json.loads(text)["results"]:
-        shape = parse_shape(stored["shape"])
-        traffic = stored["traffic"] and make_traffic(shape, stored["traffic"]["value_bytes"] // shape.row_bytes)
-        rows = [row(each) for each in stored["rows"]]
-        results.append(
-            ShapeResult(
-                shape,
-                stored["skipped"],
-                stored["kept"],
-                stored["copies"],
-                traffic,
-                stored["template"],
-                stored["pages"],
-                rows,
-            )
-        )
-    return results
 
 
 def one_row_a_line(content: Mapping[str, Any]) -> str:

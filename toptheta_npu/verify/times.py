@@ -11,12 +11,11 @@ import torch
 
 from ..timing.clocks import Timing, interleaved_medians, make_timer, npu_task_durations
 from ..timing.contenders import Call, Role, list_contenders
-from ..timing.environment import cache_bytes, device_name, free_bytes
+from ..timing.environment import cache_bytes, core_counts, device_name, free_bytes
 from ..timing.host_model import ModelledRun, run_on_host_model
 from ..timing.inputs import Inputs, check_memory, count_copies, make_inputs
 from ..timing.measure import Row, TopThetaWrongResultError, check_answer
 from ..timing.shapes import Shape, parse_shape
-from ..timing.templates import core_counts
 
 ROUNDS = 50
 _HOST_CALLS = 100

@@ -182,14 +182,11 @@ def finish(
     from ...timing import report
     from ...timing.clocks import is_emulated, refuse_emulated
     from ...timing.environment import device_name, environment
-    from ...timing.templates import NOTE
 
     if not is_emulated(device):
         printing.print_table(console, report.summary(results, device))
         if (int8 := report.int8_summary(results)) is not None:
             printing.print_table(console, int8)
-    if any(result.template for result in results):
-        console.print(f"{NOTE}.")
     if json_file is not None:
         write_atomically(json_file, report.as_json(results, environment(device), settings) + "\n")
         console.print(f"{json_file} written.")

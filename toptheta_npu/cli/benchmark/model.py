@@ -52,8 +52,8 @@ def run_on_model(
     Args:
         own: the shapes were asked for one by one, so that large ones run too.
     """
+    from ...timing.environment import core_counts
     from ...timing.report import short_name
-    from ...timing.templates import core_counts
 
     wanted = [shape for shape in shapes if own or shape.layer_bytes <= _MAX_BYTES]
     values = {} if constants is None else constants.values
