@@ -8,7 +8,6 @@ from itertools import pairwise
 from benchmarks.tables import Table
 from emulator.ascendc import COLUMNS, Mode
 
-from . import decode
 from .calls import (
     DEFAULT,
     DENSITIES,
@@ -22,6 +21,7 @@ from .calls import (
     Call,
     Modelled,
 )
+from .cells import SHAPE_COLUMNS, TIME_COLUMNS, band_cell, launch_cell, shape_cells, time_cells
 from .figures import Figures
 from .layouts import layout_table
 from .step import EXPECTED, MODES
@@ -62,8 +62,8 @@ def kernel_tables(figures: Figures) -> list[Table]:
 
 def performance_table(figures: Figures) -> Table:
     """Make the table of docs/performance.md."""
-    rows = [[*decode.shape_cells(call.shape), *decode.cells(figures.calls[call])] for call in DEFAULT]
-    return Table("The kernel on the host model", (*decode.SHAPE_COLUMNS, *decode.COLUMNS), rows)
+    rows = [[*shape_cells(call.shape), *time_cells(figures.calls[call])] for call in DEFAULT]
+    return Table("The kernel on the host model", (*SHAPE_COLUMNS, *TIME_COLUMNS), rows)
 
 
 def constant_table(constants: Mapping[str, Sequence[float]]) -> Table:
@@ -80,11 +80,11 @@ def paper_table(paper: Modelled) -> Table:
     share = {mode: kept.bound[mode] / kept.times[mode][EXPECTED] for mode in MODES}
     lines = {
         "time, µs": {"cold": f"{kept.cold:.2f}", "hot": f"{kept.hot:.2f}"},
-        "optimistic to pessimistic": {mode: decode.band_cell(paper, mode) for mode in MODES},
+        "optimistic to pessimistic": {mode: band_cell(paper, mode) for mode in MODES},
         "with estimated bank conflicts, µs": {mode: f"{kept.conflicts[mode]:.2f}" for mode in MODES},
         "at θ = -inf (dense), µs": {"cold": f"{dense.cold:.2f}", "hot": f"{dense.hot:.2f}"},
         "gain over θ = -inf": {mode: f"{paper.gain(mode):.2f}" for mode in MODES},
-        "gain with the launch": {mode: decode.launch_cell(paper, mode) for mode in MODES},
+        "gain with the launch": {mode: launch_cell(paper, mode) for mode in MODES},
         f"launch with which it would be {_PAPERS_GAIN}, µs": {
             mode: f"{launch_for(paper, mode, _PAPERS_GAIN):.0f}" for mode in MODES
         },

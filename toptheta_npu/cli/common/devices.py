@@ -62,7 +62,7 @@ def check_device(device: str | None, others: Sequence[str] = ()) -> str:
 
 
 def _check_npu() -> None:
-    remedy = "see: toptheta doctor; a clone models it without hardware: python -m benchmarks.modelled"
+    remedy = "see: toptheta doctor; a clone models it without hardware: toptheta benchmark --device host-model"
     if find_spec("torch_npu") is None:
         raise TopThetaValueError("--device", "torch_npu and an Ascend NPU", "no torch_npu", remedy)
     try:
