@@ -86,7 +86,7 @@ def test_json_has_times_and_ratios(results: tuple[Path, str]) -> None:
             "--sweep excludes --shape and --config; leave",
         ),
         ([*TINY, "--n", "64"], "--n needs --config; name one, or say it in --shape"),
-        ([*TINY, "--config", "./none"], "--config: expected a config.json or a folder with one"),
+        ([*TINY, "--config", "./none"], "--config: expected a config.json, a folder with one"),
         ([*TINY, "--json", "/"], "--json: expected the name of a file, got a folder at /"),
         ([*TINY, "--plots", "/dev/null"], "--plots: expected a folder that can be made, got /dev/null"),
         ([*TINY, "--batch", "0"], "--batch needs --config; name one, or say it in --shape"),
@@ -167,7 +167,7 @@ _JSON = st.recursive(
 _CONFIGS = st.one_of(
     _JSON,
     st.fixed_dictionaries(
-        {"num_attention_heads": st.one_of(st.sampled_from([8, 32]), _JSON)},
+        {"model_type": st.just("llama"), "num_attention_heads": st.one_of(st.sampled_from([8, 32]), _JSON)},
         optional={
             name: st.one_of(st.sampled_from([8, 64]), _JSON)
             for name in ("num_key_value_heads", "head_dim", "hidden_size", "dtype", "text_config")
@@ -227,7 +227,15 @@ def test_query_tokens_of_the_tables(sweep: str | None, device: str) -> None:
 @full
 def test_shapes_of_a_config(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(
-        json.dumps({"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "dtype": "float32"})
+        json.dumps(
+            {
+                "model_type": "llama",
+                "num_attention_heads": 4,
+                "num_key_value_heads": 2,
+                "head_dim": 32,
+                "dtype": "float32",
+            }
+        )
     )
     done = run(*TINY, "--config", str(tmp_path), "--n", "128", "--n", "256", "--cache", "hot")
     assert done.returncode == 0, done.stderr

@@ -145,17 +145,24 @@ def test_int8_caches_are_compared_on_a_cpu_and_an_npu() -> None:
         check_for_device(replace(shape, head_dim=80), "npu")
 
 
-LLAMA = {"num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096, "torch_dtype": "bfloat16"}
+LLAMA = {
+    "model_type": "llama", "num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096,
+    "torch_dtype": "bfloat16",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
         (LLAMA, Shape(2, 32, 8, 2048, 128, 128, "bfloat16")),
-        ({"text_config": LLAMA | {"head_dim": 64}}, Shape(2, 32, 8, 2048, 128, 64, "bfloat16")),
-        ({"num_attention_heads": 12, "hidden_size": 768}, Shape(2, 12, 12, 2048, 128, 64, "float16")),
+        (
+            {"model_type": "gemma3", "text_config": {"num_attention_heads": 8, "num_key_value_heads": 4,
+                                                     "head_dim": 256, "dtype": "float32"}},
+            Shape(2, 8, 4, 2048, 128, 256, "float32"),
+        ),
+        ({"model_type": "gpt2", "n_head": 12, "n_embd": 768}, Shape(2, 12, 12, 2048, 128, 64, "float16")),
     ],
-)
+)  # fmt: skip
 def test_config(tmp_path: Path, config: dict[str, object], expected: Shape) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert shape_from_config(tmp_path, 2048, batch=2) == expected
@@ -165,56 +172,25 @@ def test_config(tmp_path: Path, config: dict[str, object], expected: Shape) -> N
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "a JSON file"),
-        ("[]", "a JSON object, got .* with a list"),
-        ('"text"', "a JSON object, got .* with a str"),
-        ('{"a":' * 100_000 + "1" + "}" * 100_000, "a JSON file, got .*, which is nested too deeply"),
-        ("{}", "num_attention_heads in the config"),
-        ('{"num_attention_heads": 0}', "num_attention_heads as a number from 1 to 2147483647, got 0 in"),
-        ('{"num_attention_heads": true}', "num_attention_heads as a number from 1 to 2147483647, got True in"),
-        ('{"num_attention_heads": "32"}', "num_attention_heads as a number from 1 to 2147483647, got '32' in"),
-        ('{"num_attention_heads": NaN}', "num_attention_heads as a number from 1 to 2147483647, got nan in"),
-        ('{"num_attention_heads": 1e400}', "num_attention_heads as a number from 1 to 2147483647, got inf in"),
-        ('{"num_attention_heads": 8, "num_key_value_heads": [2]}', "num_key_value_heads as a number from 1"),
-        ('{"num_attention_heads": 8, "num_key_value_heads": 0}', "num_key_value_heads as a number from 1"),
-        ('{"num_attention_heads": 8, "head_dim": 64.5}', "head_dim as a number from 1 to 2147483647, got 64.5 in"),
-        ('{"num_attention_heads": 8, "hidden_size": "512"}', "hidden_size as a number from 1"),
-        (f'{{"num_attention_heads": {10**100}}}', "num_attention_heads as a number from 1.* got a much larger one"),
-        ('{"text_config": [1]}', r"text_config as a JSON object, got \[1\] in"),
+        ("{", "--config: expected a config.json"),
+        ("[]", "--config: expected a config.json"),
+        ("{}", "--config: expected a config.json"),
+        ('{"a":' * 100_000 + "1" + "}" * 100_000, "--config: expected a config.json"),
+        ('{"model_type": "mamba"}', "--config: expected num_attention_heads from 1, got None in"),
+        ('{"model_type": "gpt2", "n_head": true}', "--config: expected"),
+        ('{"model_type": "llama", "num_attention_heads": "32"}', "--config: expected"),
+        ('{"model_type": "llama", "head_dim": 8}', "head_dim in .*: expected 16 to 512, got 8"),
+        ('{"model_type": "llama", "dtype": "float64"}', "dtype in .*: expected one of float16, bfloat16, float32"),
     ],
     ids=lambda value: value[:40],
 )
 def test_wrong_config(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "config.json").write_text(content)
-    with pytest.raises(TopThetaValueError, match=f"^--config: expected {message}"):
+    with pytest.raises(TopThetaValueError, match=f"^{message}"):
         shape_from_config(tmp_path, 64)
-
-
-def test_config_in_another_encoding(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_bytes(b'{"model_type": "\xff"}')
-    with pytest.raises(TopThetaValueError, match=r"^--config: expected a JSON file"):
-        shape_from_config(tmp_path, 64)
-
-
-def test_values_of_a_config_that_no_shape_can_have(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"num_attention_heads": 8, "head_dim": 64, "dtype": {"a": 1}}')
-    with pytest.raises(TopThetaValueError, match=r"^dtype in .*: expected one of float16, bfloat16, float32"):
-        shape_from_config(tmp_path, 64)
-    (tmp_path / "config.json").write_text('{"num_attention_heads": 8}')
-    with pytest.raises(TopThetaValueError, match=r"^head_dim in .*: expected 16 to 512, got 0"):
-        shape_from_config(tmp_path, 64)
-
-
-def test_folder_without_a_config(tmp_path: Path) -> None:
-    with pytest.raises(TopThetaValueError, match=r"^--config: expected a folder with a config\.json"):
-        shape_from_config(tmp_path, 64)
-
-
-def test_name_that_no_file_can_have() -> None:
-    with pytest.raises(TopThetaValueError, match=r"^--config: expected a config\.json or a folder with one"):
-        shape_from_config("x" * 5000, 64)
 
 
 def test_missing_config(tmp_path: Path) -> None:
-    with pytest.raises(TopThetaValueError, match="which is not there"):
-        shape_from_config(tmp_path / "config.json", 64)
+    for source in (tmp_path, tmp_path / "config.json", "x" * 5000, "./none"):
+        with pytest.raises(TopThetaValueError, match=r"^--config: expected a config\.json, a folder with one"):
+            shape_from_config(source, 64)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -202,94 +200,50 @@ def shape_from_config(
         dtype: that of the config if None.
 
     Raises:
-        TopThetaValueError: no such file, no JSON, or a config without attention heads.
+        TopThetaValueError: transformers reads no config there, or it has no attention heads.
 
     Example:
         >>> import pathlib, tempfile
         >>> file = pathlib.Path(tempfile.mkdtemp()) / "config.json"
-        >>> _ = file.write_text('{"num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096}')
+        >>> _ = file.write_text('{"model_type": "llama", "num_attention_heads": 32, "num_key_value_heads": 8}')
         >>> shape_from_config(file, 2048).heads
         '32/8'
     """
-    loaded = _load_config(source)
-    config = _Config(loaded.get("text_config") or loaded, str(source))
-    heads = config.number("num_attention_heads")
-    if heads is None:
-        raise TopThetaValueError("--config", "num_attention_heads in the config", str(source), "or use --shape")
-    kv_heads = config.number("num_key_value_heads") or heads
-    head_dim = config.number("head_dim") or (config.number("hidden_size") or 0) // heads
+    config = _load_config(source)
+    heads = getattr(config, "num_attention_heads", None)
+    if not _is_count(heads):
+        raise TopThetaValueError(
+            "--config", "num_attention_heads from 1", f"{_brief(heads)} in {source}", "or use --shape"
+        )
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    head_dim = getattr(config, "head_dim", None) or getattr(config, "hidden_size", 0) // heads
+    for name, number in (("num_key_value_heads", kv_heads), ("head_dim", head_dim)):
+        if not _is_count(number):
+            raise TopThetaValueError("--config", f"{name} from 1", f"{_brief(number)} in {source}")
+    stated = str(getattr(config, "dtype", None) or "float16").removeprefix("torch.")
     with _fields_named(f"in {source}", ("n", "k", "batch", "block_size", *(("dtype",) if dtype else ()))):
         return Shape(
-            batch, heads, kv_heads, n, max(1, n // 16) if k is None else k,
-            head_dim, dtype or config.dtype(), block_size,
-        )  # fmt: skip
+            batch, heads, kv_heads, n, max(1, n // 16) if k is None else k, head_dim, dtype or stated, block_size
+        )
 
 
-class _Config:
-    """What a config.json says, whatever was written into it."""
-
-    def __init__(self, values: object, source: str) -> None:
-        self._source = source
-        if not isinstance(values, Mapping):
-            raise TopThetaValueError("--config", "text_config as a JSON object", f"{_brief(values)} in {source}")
-        self._values = values
-
-    def number(self, name: str) -> int | None:
-        """Read a number from 1; None where there is none."""
-        value = self._values.get(name)
-        if value is None:
-            return None
-        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _LARGEST:
-            raise TopThetaValueError(
-                "--config", f"{name} as a number from 1 to {_LARGEST}", f"{_brief(value)} in {self._source}"
-            )
-        return value
-
-    def dtype(self) -> str:
-        """Read the dtype in the words of PyTorch; float16 where there is none."""
-        stated = self._values.get("dtype") or self._values.get("torch_dtype") or "float16"
-        return str(stated).removeprefix("torch.")
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
-def _load_config(source: str | Path) -> Mapping[str, Any]:
-    path = Path(source)
+def _load_config(source: str | Path) -> Any:
+    """Read the config of the text model."""
     try:
-        folder, file = path.is_dir(), path.is_file()
-    except (OSError, ValueError) as cause:  # for example a name that is too long
-        got = f"{_brief(str(source))} ({getattr(cause, 'strerror', None) or cause})"
-        raise TopThetaValueError("--config", "a config.json or a folder with one", got) from cause
-    if folder and not os.path.isfile(path / "config.json"):
-        raise TopThetaValueError("--config", "a folder with a config.json", f"{source}, which has none")
-    if folder or file:
-        return _read_config(path / "config.json" if folder else path)
-    if path.is_absolute() or path.suffix == ".json" or str(source).startswith("."):
-        raise TopThetaValueError("--config", "a config.json or a folder with one", f"{source}, which is not there")
-    return _config_by_name(str(source))
+        from transformers import AutoConfig
 
-
-def _read_config(path: Path) -> Mapping[str, Any]:
-    try:
-        loaded = json.loads(path.read_text(encoding="utf-8"))
-    except RecursionError as cause:
-        raise TopThetaValueError("--config", "a JSON file", f"{path}, which is nested too deeply") from cause
-    except (OSError, ValueError) as cause:
-        raise TopThetaValueError("--config", "a JSON file", f"{path} ({cause})") from cause
-    if isinstance(loaded, dict):
-        return loaded
-    raise TopThetaValueError("--config", "a JSON object", f"{path} with a {type(loaded).__name__}")
-
-
-def _config_by_name(name: str) -> Mapping[str, Any]:
-    from transformers import AutoConfig
-
-    try:
-        return dict(AutoConfig.from_pretrained(name).to_dict())
+        return AutoConfig.from_pretrained(source).get_text_config()
     # whatever a foreign config makes transformers stumble over
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as cause:
+    except Exception as cause:
         reason = str(cause).split("\n")[0]
         raise TopThetaValueError(
-            "--config", "a local config or a model name", f"{name} ({reason})", "give the path of its config.json"
-        ) from cause
+            "--config", "a config.json, a folder with one, or a model name", f"{_brief(str(source))} ({reason})",
+            "give the path of its config.json",
+        ) from cause  # fmt: skip
 
 
 def _brief(value: object) -> str:
