@@ -48,7 +48,7 @@ def measure(
             table = thresholds.make(model, windows, scale, part, folder, console)
         else:  # in name alone: methods of such a part look at no table
             table = uniform_table(1e-3, num_layers(model), num_heads(model))
-        perplexity.measure(part, model, windows, table, folder, kept / f"{part.name}.jsonl", console)
+        perplexity.measure(part, model, windows, table, kept / f"{part.name}.jsonl", console)
 
 
 def measure_rest(

@@ -40,31 +40,26 @@ class Arm:
     Attributes:
         method: as ``toptheta evaluate --method`` takes it.
         k: elements to keep, where it has such a number.
-        like: of a method without one, the method whose bytes it should read.
     """
 
     method: str
     k: int | None = None
-    like: str | None = None
 
     @property
     def name(self) -> str:
         """The name in files and tables, such as "top-theta, k=64"."""
-        k = f", k={self.k}" if self.k else ""
-        return self.method + k + (f", bytes of {self.like}" if self.like else "")
+        return self.method + (f", k={self.k}" if self.k else "")
 
 
 def label(arm: Arm) -> str:
     """Name an arm for people.
 
     Example:
-        >>> label(Arm("top-theta", 64)), label(Arm("pages", like="tau:tau=0.0003"))
-        ('Top-θ, k = 64', 'pages (Quest), bytes of tau=0.0003')
+        >>> label(Arm("top-theta", 64)), label(Arm("tau:tau=0.0003"))
+        ('Top-θ, k = 64', 'tau=0.0003')
     """
     name, _, options = arm.method.partition(":")
-    title = {"top-theta": "Top-θ", "top-k": "Top-k", "blasst": "BLASST", "pages": "pages (Quest)"}.get(name, name)
-    if arm.like:
-        return f"{title}, bytes of {arm.like.removeprefix('tau:')}"
+    title = {"top-theta": "Top-θ", "top-k": "Top-k", "pages": "pages (Quest)"}.get(name, name)
     if name == "tau":
         return options.replace(",", ", ")
     extra = f", {options.replace(',', ', ')}" if options else ""
@@ -96,11 +91,11 @@ def equal(ks: tuple[int, ...]) -> tuple[Arm, ...]:
 
 
 DENSE = Arm("dense")
-#: The share of its row's attention whose bytes other methods get.
-LIKE = "tau:tau=0.0003"
+#: The k with which methods of others, after two layers of Top-k, read the bytes of tau=0.0003 in the split "check".
+OTHERS = (Arm("last-k", 2076), Arm("pages", 1376))
 HEADLINE = Part(
     "prose", 4096, SPLITS["evaluation"],
-    (DENSE, *equal(EQUAL_KS), *(Arm(name, like=LIKE) for name in ("last-k", "pages", "blasst"))),
+    (DENSE, *equal(EQUAL_KS), *OTHERS),
 )  # fmt: skip
 #: SDC and VMC in other ways, in the windows of the headline.
 COMPENSATIONS = replace(

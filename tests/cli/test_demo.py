@@ -38,11 +38,10 @@ def test_demo_writes_what_it_says(demo: tuple[Path, str], results: Results) -> N
     assert (output / "tradeoff_perplexity.png").read_bytes().startswith(b"\x89PNG")
     assert [(point.label, point.table) for point in results.measurements] == [
         ("dense", None), ("τ + SDC + VMC, 0.0005", None), ("Top-k + SDC + VMC", None),
-        ("Top-θ post + VMC", "post_softmax"),
-        ("Top-θ pre + SDC + VMC", "pre_softmax"), ("Top-θ post", "post_softmax"), ("Top-θ pre", "pre_softmax"),
-        ("V mean only", None), ("last-k", None), ("random-k + SDC + VMC", None), ("Top-θ post + VMC", "live"),
+        ("Top-θ pre + SDC + VMC", "pre_softmax"), ("Top-θ post + VMC", "post_softmax"), ("last-k", None),
+        ("Top-θ post + VMC", "live"),
     ]  # fmt: skip
-    assert list(results.header.tables) == ["post_softmax", "pre_softmax", "live"]
+    assert list(results.header.tables) == ["pre_softmax", "post_softmax", "live"]
     assert "Live: Algorithm 1 calibrated k=64 on 2 sequences" in text
     assert "of 4 tokens agree" in text
 
@@ -50,10 +49,9 @@ def test_demo_writes_what_it_says(demo: tuple[Path, str], results: Results) -> N
 @full
 def test_demo_says_first_what_it_does_and_then_a_line_per_method(demo: tuple[Path, str]) -> None:
     lines = demo[1].splitlines()
-    (start,) = [number for number, line in enumerate(lines) if line.startswith("About 1 minute on ")]
-    assert lines[start - 1].startswith("Now: 11 ways to attend are compared on 1 held-out windows of 2560 tokens, ")
+    (start,) = [number for number, line in enumerate(lines) if line.startswith("Now: 7 ways to attend ")]
     followed = [line for line in lines[start + 1 :] if " of 2304 V rows" in line]
-    assert len(followed) == 11
+    assert len(followed) == 7
     assert re.match(r"perplexity: dense: perplexity \d+\.\d{3}, 2304 of 2304 V rows", followed[0])
     assert "\x1b" not in demo[1]
 
@@ -62,7 +60,6 @@ def test_demo_says_first_what_it_does_and_then_a_line_per_method(demo: tuple[Pat
 def test_demo_shows_the_trade(results: Results) -> None:
     found = {point.label: measurement for point, measurement in results.measurements.items() if point.table != "live"}
     dense, sparse, last = (found[label] for label in ("dense", "Top-θ post + VMC", "last-k"))
-    assert sparse.reads.value_rows_mean == pytest.approx(last.reads.value_rows_mean, abs=1)
     assert change(sparse, dense).value < 0.1 * change(last, dense).value
 
 
@@ -74,7 +71,7 @@ def test_the_preset_has_the_points_of_the_committed_results(every_k: bool, tmp_p
     wanted = [point for point in committed if every_k or point.k in (None, 64)]
     planned = [point for point, _ in plan.points("perplexity")]
     assert {point.name for point in planned} == {point.name for point in wanted}
-    assert len(planned) == (38 if every_k else 10)
+    assert len(planned) == (22 if every_k else 6)
 
 
 @pytest.mark.parametrize("option", only({"--windows"}, ["--windows", "--calibration"]))

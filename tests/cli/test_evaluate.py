@@ -74,14 +74,10 @@ def test_every_method_at_every_k_with_every_table(
 ) -> None:
     assert main(model, *QUICK, "--k", "16", *METHODS, tables=("pre", "post")) == 0
     points = list(results().measurements)
-    named = [(point.method, point.table, point.k, point.matched_to) for point in points]
-    reference = "top-theta, pre"
-    assert named == [
-        ("dense", None, None, None),
-        *(("top-theta", table, k, None) for k in (8, 16) for table in ("pre", "post")),
-        *(("top-k", None, k, None) for k in (8, 16)),
-        *(("last-k", None, k, reference) for k in (8, 16)),
-        *(("pages:page=8", None, k, reference) for k in (8, 16)),
+    assert [(point.method, point.table, point.k) for point in points] == [
+        ("dense", None, None),
+        *(("top-theta", table, k) for k in (8, 16) for table in ("pre", "post")),
+        *((method, None, k) for method in ("top-k", "last-k", "pages:page=8") for k in (8, 16)),
     ]
     found = {point.name: measurement for point, measurement in results().measurements.items()}
     dense = found["perplexity: dense"]
@@ -89,9 +85,8 @@ def test_every_method_at_every_k_with_every_table(
     # 24 rows of each window, over 104 to 127 keys
     assert dense.reads.keys_mean == dense.reads.value_rows_mean == dense.reads.key_rows_mean == 115.5
     assert found["perplexity: top-k, k=8"].reads.kept_mean == 8
-    theta, last = found["perplexity: top-theta, k=8, pre"], found["perplexity: last-k, k=8"]
-    assert last.reads.value_rows_mean == round(theta.reads.value_rows_mean)
-    assert last.details["settings"] == {"rows": round(theta.reads.value_rows_mean)}
+    last = found["perplexity: last-k, k=8"]
+    assert last.reads.value_rows_mean == last.reads.key_rows_mean == 8
     said = words(capsys.readouterr().out)
     assert "tiny-random on cpu: 11 points, from 5 methods on perplexity." in said
     assert "perplexity: top-k, k=8: perplexity" in said
@@ -125,11 +120,11 @@ def test_perplexity_is_that_of_the_plain_model(model: Path, folder: Path) -> Non
     (measurement,) = results().measurements.values()
     tokenizer = AutoTokenizer.from_pretrained(model)
     found = collect_windows(
-        find_sources([Path("book.txt")], "text", "utf-8").sources, Conventions.of(tokenizer), 128, 4
+        find_sources([Path("book.txt")], "text", "utf-8").sources, Conventions.of(tokenizer), 128, 2
     )
     network = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
     with torch.no_grad():
-        for place, nats in zip((2, 3), measurement.scores, strict=True):  # the first two are spare
+        for place, nats in enumerate(measurement.scores):
             logits = network(found[place][None]).logits[0, -25:-1]
             assert torch.nn.functional.cross_entropy(logits, found[place][-24:]).item() == pytest.approx(nats, abs=1e-5)
 
@@ -226,19 +221,16 @@ def test_a_file_of_settings(model: Path, folder: Path) -> None:
         (("--task", "arc_chalenge"), "did you mean arc_challenge"),
         (("--method", "top-theat"), "method: expected the name of a method, got 'top-theat'; did you mean top-theta?"),
         (("--method", "top-theta:sdk=none"), "sdk"),
-        (("--method", "last-k"), "--method: expected a Top-θ method to match last-k to, got none"),
         (("--k", "99"), "k: expected 8 to 16, the calibrated range, got 99"),
         (("--length", "999"), "--length: expected at most 256 tokens, for which the model has positions, got 999"),
         (("--length", "200"), "TABLE: expected thresholds for rows of up to 200 keys, as perplexity has them, got pre, "
          "calibrated up to 128; calibrate on longer windows, evaluate shorter ones, or add --extrapolate"),
-        (("--windows", "9999"), "--text: expected text for 10001 windows of 128 tokens, 2 of them spare, got"),
+        (("--windows", "9999"), "--text: expected text for 9999 windows of 128 tokens, got"),
         (("--positions", "127"), "positions: expected 1 to 126, for windows of 128 tokens, got 127"),
         (("--text", "nothing.txt"), "nothing.txt"),
         (("--limit", "3"), "--limit needs a task of lm-eval, and --task is perplexity; leave it out, or add"),
         (("--task", "needle", "--prompt-length", "255", "--extrapolate"),
          "--prompt-length: expected prompts and answers of at most 256 tokens, for which the model has positions, got"),
-        (("--task", "needle", "--prompt-length", "64", "--length", "40"),
-         "--length: expected at least 69 tokens, the longest row of needle, for pages:page=8, got 40; its spare text"),
         (("--method", "top-theta:sdc=offline"), "discarded_mass"),
         (("--device", "tpu"), "--device: expected one of cpu, cuda, npu, auto"),
         (("-o", "no/such/folder.jsonl"), "--output: expected a file in an existing folder"),
@@ -267,9 +259,6 @@ def test_text_that_thresholds_were_calibrated_on_is_told(
     assert main(model, *QUICK, *METHODS[:2]) == 0
     note = "note: pre was calibrated on book.txt, which is scored here; name text that is new to it."
     assert note in words(capsys.readouterr().out)
-    prompts = ("--task", "needle", "--prompts", "1", "--prompt-length", "96", "--k", "8")
-    assert main(model, "--text", "book.txt", "--workers", "1", "--restart", *prompts, *METHODS[:2], *METHODS[6:]) == 0
-    assert "was calibrated on" not in capsys.readouterr().out  # its text is spare, not scored
     (folder / "book.txt").write_text(BOOK.read_text()[1:])
     assert main(model, *QUICK, *METHODS[:2], "--restart") == 0
     assert "was calibrated on" not in capsys.readouterr().out

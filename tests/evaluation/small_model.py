@@ -52,7 +52,7 @@ def logits_and_statistics(
         return make_recorders(model, "rows", targets)
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("evaluation.methods.control", "models.sparse.selection", "models.sparse.sparsify"):
+        for module in ("evaluation.methods.after_top_k", "models.sparse.selection", "models.sparse.sparsify"):
             patch.setattr(import_module(f"toptheta_npu.{module}"), "make_recorders", of_rows)
         with torch.inference_mode(), method.enter(model) as recording:
             logits = model(windows).logits

@@ -1,4 +1,4 @@
-"""Rules that keep blocks of keys, BLASST's tiles and Quest's pages, and the union over a KV group."""
+"""Quest's pages of keys, and the union over a KV group."""
 
 from __future__ import annotations
 
@@ -7,12 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
-from toptheta_npu.evaluation.methods.blasst import select_tiles
-from toptheta_npu.evaluation.methods.blocks import block_sizes
 from toptheta_npu.evaluation.methods.quest import page_rank, select_pages
 from toptheta_npu.evaluation.methods.selecting import group_union
 from toptheta_npu.evaluation.methods.top_k import select_top_k
@@ -26,13 +22,6 @@ def inputs(length: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
     return tuple(torch.randn(2, heads, length, HEAD_DIM, generator=generator) for heads in (HEADS, KV_HEADS, KV_HEADS))
 
 
-def scored(scores: list[float]) -> RowChunk:
-    """The last row of a head of dimension 1 whose scores are these."""
-    key = torch.tensor(scores).view(1, 1, -1, 1)
-    (chunk,) = row_chunks(torch.ones(1, 1, 1, 1), key, scale_value=1.0)
-    return chunk
-
-
 def kept_by(rule: Selector, chunk: RowChunk) -> list[int]:
     return (rule(chunk) & (chunk.scores > -math.inf))[0, 0, 0].nonzero().flatten().tolist()
 
@@ -42,62 +31,6 @@ def visible_rows(chunk: RowChunk) -> list[tuple[int, int, int, int, int]]:
     rows = torch.cartesian_prod(*(torch.arange(size) for size in chunk.scores.shape[:3])).tolist()
     found = [(b, h, r, int(chunk.first[b, 0, 0]), int(chunk.n[b, 0, r])) for b, h, r in rows]
     return [row for row in found if row[-1]]
-
-
-def blasst_of_row(scores: list[float], factor: float, tile: int) -> list[int]:
-    """The rule as a decode kernel goes through it."""
-    running, kept = -math.inf, []
-    for begin in range(0, len(scores), tile):
-        here = scores[begin : begin + tile]
-        running = max(running, *here)
-        if max(here) == running or max(here) - running >= math.log(factor / len(scores)):
-            kept += range(begin, begin + len(here))
-    return kept
-
-
-@pytest.mark.parametrize(
-    ("factor", "kept"),
-    [
-        # n = 8 and exp(score) 4 2 | 1 .5 | 32 8 | 2 4: the tiles' largest over the running one are 1, 1/4, 1 and 1/8
-        (0.0, [0, 1, 2, 3, 4, 5, 6, 7]),
-        (0.9, [0, 1, 2, 3, 4, 5, 6, 7]),  # lambda = 0.11
-        (1.1, [0, 1, 2, 3, 4, 5]),  # 0.14
-        (1.9, [0, 1, 2, 3, 4, 5]),  # 0.24
-        (2.1, [0, 1, 4, 5]),  # 0.26
-        (1000.0, [0, 1, 4, 5]),  # a lambda above 1 skips no tile that raises the maximum
-    ],
-)
-def test_blasst_on_a_row_by_hand(factor: float, kept: list[int]) -> None:
-    scores = torch.tensor([4, 2, 1, 0.5, 32, 8, 2, 4]).log().tolist()
-    assert kept_by(select_tiles(factor, tile=2), scored(scores)) == kept
-
-
-def test_blasst_depends_on_the_order_of_the_tiles() -> None:
-    """A small tile is kept before the large one, at whose sight it would be skipped."""
-    rule = select_tiles(2.0, tile=1)  # n = 4: lambda = 0.5
-    assert kept_by(rule, scored(torch.tensor([1.0, 2.0, 4.0, 8.0]).log().tolist())) == [0, 1, 2, 3]
-    assert kept_by(rule, scored(torch.tensor([8.0, 4.1, 2.0, 1.0]).log().tolist())) == [0, 1]
-
-
-def test_the_last_tile_of_blasst_may_be_incomplete() -> None:
-    scores = [3.0, 0.0, 0.0, -9.0, 3.5]
-    assert kept_by(select_tiles(1.0, tile=2), scored(scores)) == [0, 1, 4]
-    assert kept_by(select_tiles(1.0, tile=3), scored(scores)) == [0, 1, 2, 3, 4]
-
-
-@given(
-    length=st.integers(1, 40), start=st.integers(0, 20), tile=st.integers(1, 9), factor=st.floats(0.01, 100.0),
-    seed=st.integers(0, 99),
-)  # fmt: skip
-@settings(deadline=None, max_examples=40)
-def test_blasst_follows_the_kernel_row_by_row(length: int, start: int, tile: int, factor: float, seed: int) -> None:
-    query, key, _ = inputs(length, seed)
-    starts = torch.tensor([0, min(start, length - 1)])
-    (chunk,) = row_chunks(3 * query, key, key_start=starts)
-    kept = select_tiles(factor, tile)(chunk)
-    for b, h, r, first, n in visible_rows(chunk):
-        scores = chunk.scores[b, h, r, first : first + n].tolist()
-        assert kept[b, h, r, first : first + n].nonzero().flatten().tolist() == blasst_of_row(scores, factor, tile)
 
 
 def pages_of_row(query: Tensor, keys: Tensor, count: int, page: int) -> list[int]:
@@ -147,10 +80,9 @@ def test_pages_by_hand() -> None:
     assert kept_by(select_pages(3, page=2), chunk) == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("rule", [select_pages(2, page=4), select_tiles(1.0, tile=4)], ids=["pages", "blasst"])
-def test_a_row_sees_neither_the_future_nor_padding(rule: Selector) -> None:
+def test_a_row_sees_neither_the_future_nor_padding() -> None:
     """Every row keeps what it keeps as the last row, without padding in front."""
-    length, start = 21, 5
+    length, start, rule = 21, 5, select_pages(2, page=4)
     query, key, value = inputs(length)
     starts = torch.full((2,), start)
     out, stats = select_and_attend(3 * query, key, value, rule, key_start=starts, sdc="none")
@@ -160,15 +92,6 @@ def test_a_row_sees_neither_the_future_nor_padding(rule: Selector) -> None:
         )
         assert torch.equal(kept.kept[:, :, 0], stats.kept[:, :, row])
         torch.testing.assert_close(alone[:, :, 0], out[:, :, row])
-
-
-@pytest.mark.parametrize("page", [4, 16])
-def test_block_sizes_count_visible_keys(page: int) -> None:
-    query, key, _ = inputs(27)
-    (chunk,) = row_chunks(query, key, key_start=torch.tensor([0, 6]))
-    sizes = block_sizes(chunk, page)
-    assert torch.equal(sizes.sum(-1), chunk.n)
-    assert sizes[1, 0, 20].tolist() == [min(page, max(0, 15 - begin)) for begin in range(0, 27, page)]
 
 
 def test_a_group_uses_every_key_that_one_of_its_heads_keeps() -> None:
@@ -206,9 +129,6 @@ def test_a_head_that_keeps_nothing_uses_the_keys_of_its_group() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: select_tiles(-1.0), "scale_factor: expected a number >= 0, got -1.0"),
-        (lambda: select_tiles(math.nan), "scale_factor: expected a number >= 0, got nan"),
-        (lambda: select_tiles(1.0, tile=0), "tile: expected at least 1 key, got 0"),
         (lambda: select_pages(0), "count: expected at least 1, the last page, got 0"),
         (lambda: select_pages(1, page=0), "page: expected at least 1 key, got 0"),
     ],

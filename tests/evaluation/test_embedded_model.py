@@ -47,10 +47,11 @@ def saves_at_no_loss(dense: Measurement, theta: Measurement, last: Measurement) 
 def test_committed_results_show_the_trade(committed: dict[Point, Measurement]) -> None:
     (dense,) = of_label(committed, "dense", None).values()
     theta, last = of_label(committed, "Top-θ post + VMC", "post_softmax"), of_label(committed, "last-k", None)
-    assert [k for k in theta if saves_at_no_loss(dense, theta[k], last[k])] == [32, 64]
+    # a group of four heads reads at most four times as many V rows as each of them keeps
+    assert [k for k in (32, 64, 128) if saves_at_no_loss(dense, theta[k], last[4 * k])] == [32, 64]
 
 
-@pytest.mark.parametrize("family", ["Top-θ post + VMC", "Top-θ post", "Top-θ pre + SDC + VMC", "Top-θ pre"])
+@pytest.mark.parametrize("family", ["Top-θ post + VMC", "Top-θ pre + SDC + VMC"])
 def test_committed_thresholds_keep_k_on_held_out_text(committed: dict[Point, Measurement], family: str) -> None:
     table = "post_softmax" if "post" in family else "pre_softmax"
     found = of_label(committed, family, table)
@@ -66,7 +67,7 @@ def test_the_trade_here_and_now(task: PerplexityTask) -> None:
     table = load_tiny_llama_thresholds("post_softmax")
     dense = task.evaluate(kinds.dense())
     theta = task.evaluate(kinds.top_theta(table, 64, compensated=True))
-    last = task.evaluate(kinds.last_k(64, round(theta.reads.value_rows_mean), table.layer_targets(64)))
+    last = task.evaluate(kinds.last_k(256, table.layer_targets(64)))
     assert saves_at_no_loss(dense.measurement, theta.measurement, last.measurement)
     assert theta.kept_over_k == pytest.approx(1, abs=0.25)  # two windows only
 

@@ -233,12 +233,12 @@ def test_generation_has_dense_prompts_and_sparse_steps(
     assert measurement.reads.kept_mean < 0.7 * 192
 
 
-@pytest.mark.parametrize("which", ["dense", "top_k", "value_mean_only"])
+@pytest.mark.parametrize("which", ["dense", "top_k", "last_k"])
 def test_any_method_can_be_entered_for_its_decode_steps_alone(model: LlamaForCausalLM, which: str) -> None:
     method = {
         "dense": kinds.dense(),
         "top_k": kinds.top_k(8, [8] * 6),
-        "value_mean_only": kinds.value_mean_only([8] * 6),
+        "last_k": kinds.last_k(8, [8] * 6),
     }[which]
     prompt = torch.arange(40)[None]
     with torch.no_grad():

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from tests.evaluation.small_model import logits_and_statistics, random_windows, small_model
 from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
-from toptheta_npu.evaluation.methods.control import control
+from toptheta_npu.evaluation.methods.after_top_k import after_top_k
 from toptheta_npu.evaluation.methods.kinds import KINDS
-from toptheta_npu.evaluation.methods.method import EVERY_KEY, Compensation, Method
+from toptheta_npu.evaluation.methods.method import EVERY_KEY, Method
 from toptheta_npu.evaluation.methods.names import NAMES, parse_method
-from toptheta_npu.evaluation.methods.options import AS_PUBLISHED, whole_number
+from toptheta_npu.evaluation.methods.options import whole_number
 from toptheta_npu.evaluation.methods.spec import MethodKind, make_method
 from toptheta_npu.fallback.prefill import RowChunk
 
@@ -34,15 +34,12 @@ _VALUES = {
     ("name", "options"),
     [
         ("dense", {}),
-        ("value-mean", {}),
         ("top-theta", {"sdc": "exact", "vmc": True, "selection": "own"}),
         ("top-theta-capped", {"sdc": "exact", "vmc": True, "keep": "recent"}),
         ("tau", {"tau": 0.001, "lse": "exact", "tile": 128, "sdc": "exact", "vmc": True, "selection": "own"}),
         ("top-k", {"sdc": "exact", "vmc": True, "selection": "own", "layer_k": "table"}),
-        ("last-k", {"sdc": "none", "vmc": False}),
-        ("random-k", {"sdc": "exact", "vmc": True}),
-        ("blasst", {"sdc": "none", "vmc": False, "selection": "own", "tile": 128}),
-        ("pages", {"sdc": "none", "vmc": False, "selection": "own", "page": 16}),
+        ("last-k", {}),
+        ("pages", {"page": 16}),
     ],
 )
 def test_a_name_alone_has_the_defaults(name: str, options: dict[str, object]) -> None:
@@ -82,12 +79,7 @@ def test_a_name_alone_has_the_defaults(name: str, options: dict[str, object]) ->
         ),
         ("top-k:layer_k=equal,sdc=none", "top-k:sdc=none,layer_k=equal", "Top-k, equal k"),
         ("last-k", "last-k", "last-k"),
-        ("last-k:sdc=exact,vmc=true", "last-k:sdc=exact,vmc=true", "last-k + SDC + VMC"),
-        ("random-k", "random-k", "random-k + SDC + VMC"),
-        ("blasst:tile=128", "blasst", "BLASST"),
-        ("blasst:tile=64,selection=union", "blasst:selection=union,tile=64", "BLASST, tiles of 64, group union"),
-        ("pages:page=32,sdc=exact", "pages:sdc=exact,page=32", "pages (Quest) + SDC, pages of 32"),
-        ("value-mean", "value-mean", "V mean only"),
+        ("pages:page=32", "pages:page=32", "pages (Quest), pages of 32"),
     ],
 )
 def test_texts_have_one_form_and_a_label(text: str, canonical: str, label: str) -> None:
@@ -122,7 +114,7 @@ def test_what_is_understood_has_the_values_given_and_round_trips(name: str, opti
     ("text", "message"),
     [
         ("top_theta", "method: expected the name of a method, got 'top_theta'; did you mean top-theta?"),
-        ("", "method: expected the name of a method, got ''; known are blasst, dense, last-k, pages, random-k, "),
+        ("", "method: expected the name of a method, got ''; known are dense, last-k, pages, tau, "),
         ("top-theta:", "method top-theta: expected an option as name=value, got ''; such as top-theta:sdc=none"),
         ("top-theta:vmc", "expected an option as name=value, got 'vmc'"),
         ("top-theta:vmc=", "expected an option as name=value, got 'vmc='"),
@@ -132,9 +124,9 @@ def test_what_is_understood_has_the_values_given_and_round_trips(name: str, opti
         ("tau:tau=-1", "method tau: tau: expected a number >= 0, got '-1'"),
         ("tau:lse=newest", "method tau: lse: expected one of exact, running, sampled, got 'newest'"),
         ("dense:sdc=none", "method dense: expected an option that it has, got 'sdc'; it has none"),
-        ("blasst:tile=64,tile=32", "method blasst: expected tile once, got it twice; remove one of them"),
-        ("blasst:tile=0", "method blasst: tile: expected a whole number from 1 on, got '0'"),
-        ("blasst:tile=1.5", "tile: expected a whole number from 1 on, got '1.5'"),
+        ("tau:tile=64,tile=32", "method tau: expected tile once, got it twice; remove one of them"),
+        ("tau:tile=0", "method tau: tile: expected a whole number from 1 on, got '0'"),
+        ("tau:tile=1.5", "tile: expected a whole number from 1 on, got '1.5'"),
         ("pages:page=²", "page: expected a whole number from 1 on, got '²'"),
         ("top-k:vmc=yes", "method top-k: vmc: expected one of true, false, got 'yes'"),
         ("top-k:sdc=offline", "method top-k: sdc: expected one of none, exact, got 'offline'"),
@@ -146,7 +138,6 @@ def test_what_is_understood_has_the_values_given_and_round_trips(name: str, opti
             "top-theta:sdc=none,vmc=true",
             "method top-theta: vmc=true excludes sdc=none, which leaves no mass to give back; use sdc=exact",
         ),
-        ("pages:vmc=true", "vmc=true excludes its sdc=none, which leaves no mass to give back; add sdc=exact"),
         (
             "top-theta:selection=union,sdc=offline",
             "selection=union needs sdc=exact or sdc=none; sdc=offline",
@@ -167,17 +158,15 @@ def test_a_method_is_a_text() -> None:
 def test_specs_say_which_points_there_are() -> None:
     specs = {name: parse_method(name) for name in NAMES}
     assert {name for name, spec in specs.items() if spec.needs_table} == {"top-theta", "top-theta-capped"}
-    assert {name for name, spec in specs.items() if not spec.has_k} == {"dense", "tau", "value-mean"}
-    assert {name for name, spec in specs.items() if spec.is_matched} == {"last-k", "random-k", "blasst", "pages"}
+    assert {name for name, spec in specs.items() if not spec.has_k} == {"dense", "tau"}
 
 
 @pytest.mark.parametrize(
     ("text", "arguments", "message"),
     [
-        ("last-k", {"k": 8}, "spec: expected a method that is not matched, got last-k; use spec.matched_method"),
-        ("top-theta", {"k": 8}, "table: expected a value, which this method needs, got None"),
+        ("last-k", {"k": 8}, "targets: expected a value, which last-k needs, got None"),
+        ("top-theta", {"k": 8}, "table: expected a value"),
         ("top-k", {"targets": [8]}, "k: expected a value"),
-        ("value-mean", {}, "targets: expected a value"),
     ],
 )
 def test_what_a_method_needs_must_be_given(text: str, arguments: dict[str, object], message: str) -> None:
@@ -187,9 +176,8 @@ def test_what_a_method_needs_must_be_given(text: str, arguments: dict[str, objec
 
 def test_methods_carry_the_label_and_k_of_their_spec() -> None:
     assert make_method(parse_method("dense")).family == "dense"
-    assert make_method(parse_method("value-mean"), targets=[8] * 4).family == "V mean only"
     made = make_method(parse_method("top-k:layer_k=equal,sdc=none"), 8, targets=[16, 16, 8, 8])
-    assert (made.family, made.k, made.aims_at_k) == ("Top-k, equal k", 8, True)
+    assert (made.family, made.k) == ("Top-k, equal k", 8)
     assert made.key_reads == EVERY_KEY
 
 
@@ -204,21 +192,20 @@ def test_the_page_has_a_row_for_every_method() -> None:
 def test_an_entry_makes_a_method(monkeypatch: pytest.MonkeyPatch) -> None:
     """The recipe of the room: a kind with an option of its own, and an entry."""
 
-    def every(step: int, targets: Sequence[int], compensated: Compensation) -> Method:
+    def every(step: int, targets: Sequence[int]) -> Method:
         def select(chunk: RowChunk) -> Tensor:
             return torch.arange(chunk.scores.shape[-1]).remainder(step).eq(0).expand_as(chunk.scores)
 
-        return control("every", 0, targets, select, compensated, EVERY_KEY)
+        return Method("every", None, lambda model: after_top_k(model, targets, select))
 
     kind = MethodKind(
-        "every", "every so many",
-        make=lambda spec, setting: every(spec.options["step"], setting.targets, spec.compensation),
-        options={**AS_PUBLISHED, "step": whole_number(2, "every {}.")},
+        "every", "every so many", make=lambda spec, setting: every(spec.options["step"], setting.targets),
+        options={"step": whole_number(2, "every {}.")},
     )  # fmt: skip
     monkeypatch.setitem(KINDS, "every", kind)
     spec = parse_method("every:step=4")
     assert (spec.text, spec.label) == ("every:step=4", "every so many, every 4.")
-    method, model = make_method(spec, targets=[8] * 4), small_model()
+    method, model = make_method(spec, 8, targets=[8] * 4), small_model()
     _, layers = logits_and_statistics(method, model, random_windows(1, seed=1))
     assert method.family == spec.label
     assert torch.equal(layers[2].kept[:, 0], (layers[2].keys + 3) // 4)

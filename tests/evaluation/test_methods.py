@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
-from tests.evaluation.small_model import LENGTH, K, logits_and_statistics, random_windows, small_model, thresholds
+from tests.evaluation.small_model import K, logits_and_statistics, random_windows, small_model, thresholds
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.evaluation.methods import kinds
-from toptheta_npu.evaluation.methods.method import EVERY_KEY, KEYS_OF_VALUES, Compensation, KeyReads
+from toptheta_npu.evaluation.methods.method import Compensation, KeyReads
 from toptheta_npu.evaluation.methods.names import parse_method
 from toptheta_npu.evaluation.methods.spec import make_method
 from toptheta_npu.models import calibrate_discarded_mass, sparsify
@@ -102,8 +102,7 @@ def test_what_cannot_run_is_refused_before_it_runs(
             "sdc: expected one of none, exact, got 'offline'",
         ),
         (lambda: kinds.top_k(K, TARGETS, compensated=Compensation("offline")), "sdc: expected one of none, exact"),
-        (lambda: kinds.last_k(K, 9, TARGETS, compensated=Compensation("none")), "vmc excludes sdc='none'"),
-        (lambda: kinds.pages(K, 2, TARGETS, selection="all"), "selection: expected one of own, union"),
+        (lambda: kinds.pages(K, TARGETS, page=0), "page: expected at least 1 key, got 0"),
         (lambda: kinds.top_theta_capped(pre, K, "oldest"), "keep: expected one of recent, first_and_last"),
     ]
     for make, message in refused:
@@ -146,47 +145,25 @@ def check_first_layers(layers: list[LayerStatistics]) -> None:
         assert torch.equal(layer.kept, layer.keys.clamp_max(2 * K)[:, None].expand_as(layer.kept))
 
 
-@pytest.mark.parametrize("compensated", [False, True])
-def test_pages_keep_whole_pages(model: LlamaForCausalLM, windows: Tensor, compensated: bool) -> None:
-    method = kinds.pages(K, 3, TARGETS, page=4, compensated=compensated)
-    _, layers = logits_and_statistics(method, model, windows)
-    check_first_layers(layers)
-    for layer in layers[2:]:
-        last = (layer.keys - 1) % 4 + 1
-        expected = torch.minimum(layer.keys, 8 + last)
-        assert torch.equal(layer.kept, expected[:, None].expand_as(layer.kept))
-    assert method.family == "pages (Quest)" + (" + SDC + VMC" if compensated else "")
-    assert method.key_reads == (EVERY_KEY if compensated else KeyReads(0.5, 1.0))
-    assert not method.aims_at_k
-
-
-def test_blasst_keeps_whole_tiles_and_fewer_at_a_larger_factor(model: LlamaForCausalLM, windows: Tensor) -> None:
-    kept = []
-    for factor in (0.0, 1.0, 30.0):
-        method = kinds.blasst(K, factor, TARGETS, tile=8)
+def test_last_k_and_pages_keep_k_after_first_layers_of_top_k(model: LlamaForCausalLM, windows: Tensor) -> None:
+    methods = {kinds.last_k(K, TARGETS): KeyReads(0, 1), kinds.pages(K, TARGETS, page=4): KeyReads(0.5, 1)}
+    for method, key_reads in methods.items():
         _, layers = logits_and_statistics(method, model, windows)
         check_first_layers(layers)
-        complete = layers[2].keys % 8 == 0
-        assert (layers[2].kept[complete] % 8 == 0).all()
-        kept.append(layers[2].kept.float().mean().item())
-    assert kept[0] == (LENGTH + 1) / 2
-    assert kept[0] > kept[1] > kept[2]
-    assert (method.family, method.key_reads, method.aims_at_k) == ("BLASST", EVERY_KEY, False)
-
-
-def test_exact_sdc_reads_every_key() -> None:
-    assert kinds.last_k(K, 9, TARGETS).key_reads == KEYS_OF_VALUES
-    assert kinds.last_k(K, 9, TARGETS, compensated=Compensation("exact", False)).key_reads == EVERY_KEY
-    assert kinds.random_k(K, 9, 2, TARGETS, 90).key_reads == EVERY_KEY
-    assert kinds.random_k(K, 9, 2, TARGETS, 90, compensated=False).key_reads == KEYS_OF_VALUES
+        # a page of 4, and the last one, of 1 to 4
+        most = K if method.family == "last-k" else 4 + (layers[2].keys - 1) % 4 + 1
+        for layer in layers[2:]:
+            assert torch.equal(layer.kept, layer.keys.clamp(max=most)[:, None].expand_as(layer.kept))
+        assert method.key_reads == key_reads
     assert KeyReads(2 / 16, 1.0).rows(160, 30) == 50
 
 
 def test_names_of_functions_and_of_words_agree(pre: ThresholdTable, post: ThresholdTable) -> None:
     pairs = [
         (kinds.dense(), "dense", None),
-        (kinds.value_mean_only(TARGETS), "value-mean", None),
         (kinds.top_k(K, TARGETS), "top-k", None),
+        (kinds.last_k(K, TARGETS), "last-k", None),
+        (kinds.pages(K, TARGETS), "pages", None),
         (kinds.top_k(K, TARGETS, compensated=False, selection="union"), "top-k:sdc=none,selection=union", None),
         (kinds.top_theta(post, K, compensated=True), "top-theta", post),
         (kinds.top_theta(post, K, compensated=False), "top-theta:vmc=false", post),
@@ -198,12 +175,3 @@ def test_names_of_functions_and_of_words_agree(pre: ThresholdTable, post: Thresh
     for method, text, table in pairs:
         made = make_method(parse_method(text), K, table, TARGETS)
         assert (made.family, made.k, made.key_reads) == (method.family, method.k, method.key_reads)
-
-
-def test_every_method_gives_the_same_each_time_it_is_entered(
-    model: LlamaForCausalLM, windows: Tensor, pre: ThresholdTable
-) -> None:
-    methods = [kinds.random_k(K, 9, 2, TARGETS, LENGTH), kinds.top_theta(pre, K, compensated=True)]
-    for method in methods:
-        first, again = (logits_and_statistics(method, model, windows)[0] for _ in range(2))
-        assert torch.equal(first, again)

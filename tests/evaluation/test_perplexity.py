@@ -58,9 +58,7 @@ def families(task: PerplexityTask, table: ThresholdTable) -> Iterator[Method]:
     yield kinds.top_theta(table, 8, compensated=True)
     yield kinds.top_theta(table, 8, compensated=False)
     yield kinds.top_k(8, targets)
-    yield kinds.last_k(8, 12, targets)
-    yield kinds.random_k(8, 12, 2, targets, LENGTH)
-    yield kinds.value_mean_only(targets)
+    yield kinds.last_k(8, targets)
 
 
 def test_dense_is_the_plain_model(task: PerplexityTask, model: LlamaForCausalLM, windows: torch.Tensor) -> None:
@@ -87,21 +85,15 @@ def test_counts_follow_the_rule(task: PerplexityTask, table: ThresholdTable) -> 
     assert top.reads.kept_mean == 8
     assert top.kept_over_k == 1
     assert top.reads_all.kept_mean == 12  # two layers at 16, two at 8
-    last = task.evaluate(kinds.last_k(8, 12, targets))
-    assert last.reads.value_rows_mean == last.reads.kept_mean == 12
-    mean_only = task.evaluate(kinds.value_mean_only(targets))
-    assert mean_only.reads.value_rows_max == 0
+    last = task.evaluate(kinds.last_k(8, targets))
+    assert last.reads.value_rows_mean == last.reads.kept_mean == last.reads.key_rows_mean == 8
     theta = task.evaluate(kinds.top_theta(table, 8, compensated=True))
     assert theta.kept_over_k == pytest.approx(1, abs=0.25)
     assert theta.reads.value_rows_mean <= 2 * theta.reads.kept_mean
 
 
-def test_changed_thresholds_keep_what_they_say(task: PerplexityTask, table: ThresholdTable) -> None:
+def test_capped_thresholds_keep_at_most_k(task: PerplexityTask, table: ThresholdTable) -> None:
     plain = task.evaluate(kinds.top_theta(table, 8, compensated=True))
-    unchanged = task.evaluate(kinds.top_theta_with_first_and_last(table, 8, 0, 0))
-    assert (unchanged.nats, unchanged.reads) == (plain.nats, plain.reads)
-    more = task.evaluate(kinds.top_theta_with_first_and_last(table, 8, 2, 3))
-    assert plain.reads.kept_mean < more.reads.kept_mean <= plain.reads.kept_mean + 5
     for keep in ("recent", "first_and_last"):
         capped = task.evaluate(kinds.top_theta_capped(table, 8, keep))
         assert capped.reads.value_rows_max <= 2 * 8  # two query heads
@@ -109,29 +101,10 @@ def test_changed_thresholds_keep_what_they_say(task: PerplexityTask, table: Thre
         assert capped.reads.kept_mean < plain.reads.kept_mean
 
 
-def test_random_k_reads_about_as_many_rows_as_asked(task: PerplexityTask, table: ThresholdTable) -> None:
-    result = task.evaluate(kinds.random_k(8, 40, 2, table.layer_targets(8), 84))
-    assert result.reads.value_rows_mean == pytest.approx(40, rel=0.1)
-
-
 def test_results_are_measurements(task: PerplexityTask, table: ThresholdTable) -> None:
     for method in (kinds.dense(), kinds.top_k(8, table.layer_targets(8))):
         result, measurement = task.evaluate(method), task.measure(method, task.model)
         assert result.measurement == dataclasses.replace(measurement, layers=(), details={})
-
-
-def test_random_k_draws_anew_for_every_layer_and_window() -> None:
-    from toptheta_npu.evaluation.methods.random_k import select_random_k
-    from toptheta_npu.fallback.prefill import RowChunk
-
-    rows = torch.zeros(1, 2, 3)
-    query, key, scores = torch.zeros(1, 2, 3, 4), torch.zeros(1, 1, 50, 4), torch.zeros(1, 2, 3, 50)
-    visible = torch.ones(1, 1, 3, 50, dtype=torch.bool)
-    chunk = RowChunk(slice(0, 3), query, key, scores, visible, rows[:, :1, :1].long(), torch.full((1, 1, 3), 50))
-    rule = select_random_k(10)
-    first, second = rule(chunk), rule(chunk)
-    assert (first.sum(-1) == 10).all()
-    assert not torch.equal(first, second)
 
 
 @pytest.mark.parametrize("positions", [0, LENGTH - 1, LENGTH + 50])

@@ -53,7 +53,7 @@ def perplexity_points() -> dict[Point, Measurement]:
             layers_of(k, 0.5 + k / 32),
         )  # fmt: skip
     zero = reads(0, 0, 0.0)
-    found[Point("perplexity", "value-mean", "V mean only")] = Measurement("nats per token", False, nats(1), zero, zero)
+    found[Point("perplexity", "none", "nothing")] = Measurement("nats per token", False, nats(1), zero, zero)
     return found
 
 
@@ -121,7 +121,7 @@ def test_the_trade_off_has_changes_shares_and_paired_errors(at_64: Path) -> None
     assert float(row["change"]) == pytest.approx(100 * (factor - 1))
     assert float(row["standard_error"]) == pytest.approx(100 * factor * 0.001 / math.sqrt(3))
     assert (row["thresholds"], row["unit"], float(row["dense_score"])) == ("web", "%", 2.0)
-    assert rows["V mean only", ""]["value_rows_percent"] == "0.0"
+    assert rows["nothing", ""]["value_rows_percent"] == "0.0"
 
 
 def points_of(points: dict[Point, Measurement]) -> list[tuple[Point, Measurement]]:

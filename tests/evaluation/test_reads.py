@@ -14,7 +14,6 @@ import torch
 from tests.models.tiny import K, model_of, new_model, tokens
 from toptheta_npu.evaluation.methods import kinds
 from toptheta_npu.evaluation.methods.method import KeyReads, Method
-from toptheta_npu.evaluation.methods.random_k import select_random_k
 from toptheta_npu.evaluation.methods.top_k import select_top_k
 from toptheta_npu.evaluation.read_counter import ReadCounter, SamplesRead, summarise
 from toptheta_npu.evaluation.reads import KeptSpread, Reads
@@ -53,7 +52,7 @@ def run(kind: Statistics, lengths: Sequence[int], seed: int, k: int = K, **field
     model = new_model(layers=4)
     enter = sparsify(model, table(), k=k, prefill="thresholded", statistics=kind)
     if seed % 2:
-        enter = apply_selection(model, lambda layer: select_random_k(K, seed=layer), statistics=kind, targets=[K] * 4)
+        enter = apply_selection(model, lambda layer: select_top_k(K + layer), statistics=kind, targets=[K] * 4)
     counter = ReadCounter(Method("any", k, lambda model: enter, **fields))  # type: ignore[arg-type]
     with torch.no_grad(), enter as recording:
         for number, length in enumerate(lengths):
@@ -153,10 +152,6 @@ def test_the_first_layers_score_every_key_whatever_the_method_does_after_them() 
     assert key_rows[:2] == [layer.reads.keys_mean for layer in found.layers[:2]]
     assert key_rows[2] == 0.25 * found.layers[2].reads.keys_mean + 2 * found.layers[2].reads.value_rows_mean
     assert found.reads_all.key_rows_mean == pytest.approx(sum(key_rows) / len(key_rows))
-
-
-def test_a_method_without_a_target_has_no_spread() -> None:
-    assert run("summary", LENGTHS, 0, aims_at_k=False).spread is None  # type: ignore[attr-defined]
 
 
 def test_layers_without_rows_read_nothing() -> None:

@@ -20,7 +20,7 @@ LAYER = LayerReads(READS, (1.0, None), ((0, 3), (8, 5)), ((4, 2), (1, 0)))
 HEADER = Header("tiny", "fingerprint", {"perplexity": {"windows": 2}}, {"pre": "ab"}, {"torch": "2"})
 DENSE = Point("perplexity", "dense", "dense")
 SPARSE = Point("perplexity", "top-theta", "Top-θ", "pre", 64)
-OTHER = Point("needle", "last-k", "last-k", None, 64, "top-theta, pre")
+OTHER = Point("needle", "last-k", "last-k", None, 64)
 
 
 def measurement(score: float) -> Measurement:

@@ -10,12 +10,10 @@ import torch
 from torch import Tensor
 
 from toptheta_npu.errors import TopThetaValueError
-from toptheta_npu.evaluation.methods.blasst import select_tiles
 from toptheta_npu.evaluation.methods.dense import select_all
 from toptheta_npu.evaluation.methods.last_k import select_last_k
-from toptheta_npu.evaluation.methods.random_k import select_random_k
 from toptheta_npu.evaluation.methods.top_k import select_top_k
-from toptheta_npu.evaluation.methods.top_theta import Keep, capped, select_above, with_first_and_last
+from toptheta_npu.evaluation.methods.top_theta import Keep, capped, select_above
 from toptheta_npu.fallback.prefill import (
     RowChunk,
     Selector,
@@ -84,19 +82,6 @@ def test_an_unknown_cap_is_refused() -> None:
         capped(select_all(), 4, "oldest")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("first", "last"), [(0, 0), (3, 0), (0, 4), (2, 3), (30, 30)])
-def test_first_and_last_keys_are_kept_besides_what_the_rule_keeps(first: int, last: int) -> None:
-    query, key, value = inputs()
-    chunk, rule = chunk_of(query, key), select_top_k(4)
-    always = with_first_and_last(rule, first, last)
-    visible = chunk.scores > -torch.inf
-    pairs = zip(rows_of(rule(chunk) & visible, chunk), rows_of(always(chunk) & visible, chunk), strict=True)
-    for (start, n, before), (_, _, after) in pairs:
-        ends = {*range(start, min(start + first, start + n)), *range(max(start, start + n - last), start + n)}
-        assert after == sorted({*before, *ends})
-    assert select_and_attend(query, key, value, always, **_PADDING)[0].isfinite().all()
-
-
 @pytest.mark.parametrize("placement", ["pre_softmax", "post_softmax"])
 @pytest.mark.parametrize("options", [{}, _PADDING], ids=["full", "padded"])
 def test_thresholds_as_a_rule_are_those_of_a_prefill(placement: str, options: dict[str, Tensor]) -> None:
@@ -152,7 +137,7 @@ def attend(select: Selector, **options: Any) -> tuple[Tensor, Any]:
 
 
 @pytest.mark.parametrize("padded", [False, True], ids=["full", "padded"])
-@pytest.mark.parametrize("rule", [select_top_k, select_last_k, select_random_k])
+@pytest.mark.parametrize("rule", [select_top_k, select_last_k])
 @pytest.mark.parametrize("k", [1, 5, 23, 24, 100])
 def test_methods_of_a_number_keep_exactly_that(rule: Callable[[int], Selector], k: int, padded: bool) -> None:
     out, stats = attend(rule(k), **(_PADDING if padded else {}))
@@ -175,30 +160,3 @@ def test_last_k_keeps_the_most_recent_keys() -> None:
     recent = (each[1:, :1, 7:11] for each in (key, value))
     expected = torch.nn.functional.scaled_dot_product_attention(query[1:, :1, 10:11], *recent)
     torch.testing.assert_close(out[1:, :1, 10:11], expected)
-
-
-def test_random_k_draws_anew_per_row_and_repeats_by_seed() -> None:
-    first, again, other = (attend(select_random_k(3, seed), sdc="none")[0] for seed in (0, 0, 1))
-    assert torch.equal(first, again)
-    assert not torch.allclose(first, other)
-
-
-@pytest.mark.parametrize("tile", [1, 7, 128])
-@pytest.mark.parametrize("padded", [False, True], ids=["full", "padded"])
-def test_dense_and_blasst_at_scale_0_keep_everything(tile: int, padded: bool) -> None:
-    options: dict[str, Any] = _PADDING if padded else {}
-    dense, stats = attend(select_all(), **options)
-    visible = _VISIBLE_PADDED if padded else _VISIBLE
-    assert torch.equal(stats.kept, visible[:, None].expand(2, 4, 24).int())
-    blasst, blasst_stats = attend(select_tiles(0.0, tile), **options)
-    assert torch.equal(blasst_stats.kept, stats.kept)
-    assert torch.equal(blasst, dense)
-
-
-def test_blasst_skips_tiles_far_below_the_running_maximum() -> None:
-    """n = 4 and factor 1.2: lambda = 0.3; the tiles of one key have exp(score) 8, 1, 16 and 4."""
-    key = torch.tensor([8.0, 1.0, 16.0, 4.0]).log().view(1, 1, 4, 1)
-    value, query = torch.tensor([1.0, 2.0, 3.0, 4.0]).view(1, 1, 4, 1), torch.ones(1, 1, 1, 1)
-    out, stats = select_and_attend(query, key, value, select_tiles(1.2, tile=1), scale_value=1.0, sdc="none")
-    assert stats.kept.item() == 2  # 8, then 16: 1/8 and 4/16 lie below 0.3
-    assert out.item() == pytest.approx((8 * 1 + 16 * 3) / 24)

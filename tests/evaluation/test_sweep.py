@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 from transformers import PreTrainedModel
 
 from tests.models.tiny import model_of, table_of
@@ -51,35 +49,13 @@ def plan_of(*methods: str, ks: tuple[int, ...] = (8,), tables: tuple[str, ...] =
 
 
 def run(plan: Plan, task: Names, path: Path) -> None:
-    def windows() -> torch.Tensor:
-        return torch.ones(1, 64, dtype=torch.long)
-
     def make(model: PreTrainedModel) -> Task:
         return task
 
     makers: dict[str, MakeTask] = {"names": make}
     with ModelWorkers(model_of(), count=1) as workers, ResultsFile(path, HEADER) as results:
-        for _ in Sweep(plan, makers, workers, windows, results).run():
+        for _ in Sweep(plan, makers, workers, results).run():
             pass
-
-
-def test_matched_methods_come_after_all_others_and_name_what_they_are_matched_to() -> None:
-    plan = plan_of("last-k", "dense", "top-theta", "top-theta:sdc=none", tables=("a", "b"))
-    points = [(point.method, point.table, point.k, point.matched_to) for point, _ in plan.points("names")]
-    assert points == [
-        ("dense", None, None, None),
-        *(("top-theta", table, 8, None) for table in "ab"),
-        *(("top-theta:sdc=none", table, 8, None) for table in "ab"),
-        ("last-k", None, 8, "top-theta, a"),
-    ]
-
-
-def test_a_method_may_have_one_table_alone() -> None:
-    plan = plan_of("top-theta", "top-theta:sdc=none", tables=("a", "b"))
-    points = [point for point, _ in dataclasses.replace(plan, only={"top-theta:sdc=none": "b"}).points("names")]
-    assert [(point.method, point.table) for point in points] == [
-        ("top-theta", "a"), ("top-theta", "b"), ("top-theta:sdc=none", "b"),
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -87,7 +63,6 @@ def test_a_method_may_have_one_table_alone() -> None:
     [
         (("top-theta",), (8,), (), "TABLE: expected thresholds for top-theta, got none; toptheta calibrate makes some"),
         (("top-k",), (), ("pre",), "--k: expected at least one number, for top-k, got none"),
-        (("last-k",), (8,), ("pre",), "--method: expected a Top-θ method to match last-k to, got none"),
         (("top-theta",), (9,), ("pre",), "k: expected 8, the calibrated k, got 9"),
     ],
 )
@@ -98,18 +73,18 @@ def test_plans_that_cannot_be_run(
         plan_of(*methods, ks=ks, tables=tables)
 
 
-@pytest.mark.parametrize("method", ["top-theta:vmc=false", "top-k:vmc=false", "last-k:sdc=exact"])
+@pytest.mark.parametrize("method", ["top-theta:vmc=false", "top-k:vmc=false"])
 def test_exact_sdc_without_vmc_warns_where_it_is_chosen(method: str, tmp_path: Path) -> None:
     def sweep_of(*methods: str) -> None:
         with (
             ModelWorkers(model_of(), count=1) as workers,
             ResultsFile(tmp_path / "evaluation.jsonl", HEADER) as results,
         ):
-            Sweep(plan_of("dense", "top-theta", *methods), {}, workers, lambda: torch.empty(0), results)
+            Sweep(plan_of("dense", "top-theta", *methods), {}, workers, results)
 
     with warnings.catch_warnings():
         warnings.simplefilter("error", SdcWithoutVmcWarning)
-        sweep_of("top-theta:sdc=none", "last-k", "value-mean")
+        sweep_of("top-theta:sdc=none", "last-k")
     with pytest.warns(SdcWithoutVmcWarning, match="12 to 34 % of perplexity") as found:
         sweep_of(method)
     assert [warning.filename for warning in found] == [__file__]
@@ -129,14 +104,6 @@ def test_a_point_that_fails_costs_no_other(tmp_path: Path) -> None:
     again = Names()
     run(plan, again, path)
     assert not again.measured
-
-
-def test_a_matched_method_reads_what_was_measured_in_an_earlier_run(tmp_path: Path) -> None:
-    path = tmp_path / "evaluation.jsonl"
-    run(plan_of("dense", "top-theta"), Names(), path)
-    run(plan_of("dense", "top-theta", "last-k"), Names(), path)
-    (last,) = (found for point, found in read_results(path).measurements.items() if point.method == "last-k")
-    assert last.details["settings"] == {"rows": 7}
 
 
 def test_the_digest_of_a_table_is_that_of_its_numbers() -> None:

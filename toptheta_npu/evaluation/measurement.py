@@ -27,7 +27,7 @@ class Measurement:
         reads: of the layers from 2 on.
         reads_all: of all layers.
         layers: of each layer.
-        spread: of k~/k in layers from 2 on; None for a method that does not aim at k.
+        spread: of k~/k in layers from 2 on; None for a method without a k.
         details: more of the task, by name; values are as JSON has them.
     """
 

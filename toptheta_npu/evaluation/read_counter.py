@@ -71,7 +71,7 @@ class ReadCounter:
         key_reads = [EVERY_KEY] * DENSER_LAYERS + [self._method.key_reads] * len(self._layers)
         layers = tuple(map(_layer_reads, self._layers, key_reads))
         spread = None
-        if self._method.k and self._method.aims_at_k and self._sample_means:
+        if self._method.k and self._sample_means:
             judged = [layer.summary for layer in self._layers[DENSER_LAYERS:]]
             spread = kept_spread(judged, self._method.k, self._sample_means)
         judged_reads = _reads(self._layers[DENSER_LAYERS:], self._method.key_reads)

@@ -34,7 +34,6 @@ class Point:
         label: of the method, for people.
         table: the name of the thresholds, for methods that need some.
         k: elements to keep; None for a method without such a number.
-        matched_to: the method whose reads this one was matched to; None for one that has a k of its own.
         first_layers: the k of the denser first layers, of a method that takes them from the first table.
     """
 
@@ -43,7 +42,6 @@ class Point:
     label: str
     table: str | None = None
     k: int | None = None
-    matched_to: str | None = None
     first_layers: str | None = None
 
     @property

@@ -165,12 +165,6 @@ def task_table(task: str, measurements: Mapping[Point, Measurement]) -> Table:
         "on: kept, elements per row and head; V rows per row and KV group, mean / p95 / max; K+V, of the rows that "
         "dense attention reads."
     )
-    matched = sorted({point.matched_to for point in measurements if point.matched_to})
-    if matched:
-        caption += (
-            f" Methods without a k of their own are matched to {' and '.join(matched)}: pages to its K and V rows, the "
-            "others to its V rows."
-        )
     return Table(task, columns, rows, caption)
 
 

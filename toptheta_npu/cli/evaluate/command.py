@@ -28,7 +28,7 @@ from ..common.options import command as make_command
 from ..common.progress import Bars
 from ..common.shell import interruptible
 from .options import Options, completed
-from .tasks import PlannedTask, Texts, check_lengths, check_spare_length, plan_tasks, unused_options
+from .tasks import PlannedTask, Texts, check_lengths, plan_tasks, unused_options
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -114,9 +114,6 @@ def prepare(options: Options) -> Prepared:
     if not options.extrapolate:
         check_lengths(tasks, plan.tables)
     settings = {name: task.settings for name, task in tasks.items()}
-    if calibrating := [spec.text for spec in plan.methods if spec.calibrates]:
-        check_spare_length(texts, tasks, calibrating[0])
-        settings["spare text"] = texts.spare_settings()
     return Prepared(candidate, plan, texts, tasks, settings)
 
 
@@ -193,7 +190,7 @@ def measure(console: Console, bars: Bars, prepared: Prepared, workers: ModelWork
 
     makers = {name: task.make for name, task in prepared.tasks.items()}
     with _warnings_as_notes(console):
-        sweep = Sweep(prepared.plan, makers, workers, lambda: prepared.texts.spare, results, step)
+        sweep = Sweep(prepared.plan, makers, workers, results, step)
         missing = sweep.missing()
         if known := prepared.points - len(missing):
             console.print(escape(f"{known} points are in {results.path}; {len(missing)} to go."))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -20,6 +19,7 @@ from rich.text import Text
 
 from ..._outputs import check_output_folder, require_matplotlib
 from ...errors import TopThetaValueError
+from ...thresholds import Placement
 from ..common import printing
 from ..common.model import load_weights
 from ..common.options import command as make_command
@@ -37,18 +37,10 @@ if TYPE_CHECKING:
 RESULTS = "results.jsonl"
 LENGTH, POSITIONS = 2560, 512
 LIVE_K = 64
+#: Of the thresholds that are calibrated live and of those that a text is continued by.
+_PLACEMENT: Placement = "post_softmax"
 KS = (32, 64, 128, 256, 512)
-METHODS = (
-    "dense", "tau:tau=0.0005", "top-k", "top-theta", "top-theta:vmc=false", "top-theta:sdc=none", "value-mean",
-    "last-k", "random-k",
-)  # fmt: skip
-#: The first thresholds are those that others are matched to.
-TABLES = ("post_softmax", "pre_softmax")
-#: Top-θ without compensation, each with one of them alone; post-softmax the denominator is exact by construction.
-UNCOMPENSATED = {"top-theta:vmc=false": "post_softmax", "top-theta:sdc=none": "pre_softmax"}
-#: Seconds that a core of some 2 GHz takes, for the forecast: a calibration sequence, a window's prefix, the same
-#: window under a method, and everything else.
-_CALIBRATION, _PREFIX, _WINDOW, _REST = 5.5, 0.5, 1.25, 10
+METHODS = ("dense", "tau:tau=0.0005", "top-k", "top-theta", "last-k")
 _PANEL = 96
 
 
@@ -78,7 +70,7 @@ def demo(options: DemoOptions) -> None:
     prepared = preset(options)
     sequences = _sequences(prepared, options.calibration)
     network = load_weights(prepared.candidate, "float32", "cpu")
-    _describe(console, network, prepared.plan.tables[TABLES[0]])
+    _describe(console, network, prepared.plan.tables[_PLACEMENT])
     results, texts = _measured(console, options, prepared, network, sequences)
     for table in tables_of(results):
         printing.print_table(console, table)
@@ -92,20 +84,14 @@ def demo(options: DemoOptions) -> None:
 
 def preset(options: DemoOptions) -> Prepared:
     """Prepare the evaluation that the demonstration is, but for the thresholds that are calibrated live."""
-    from ...evaluation.methods.names import parse_method
-
-    methods = [method for method in METHODS if method not in UNCOMPENSATED]
-    prepared = prepare(
+    return prepare(
         completed(
             Options(
-                task=["perplexity"], method=methods, k=list(KS) if options.full else [LIVE_K], length=LENGTH,
+                task=["perplexity"], method=list(METHODS), k=list(KS) if options.full else [LIVE_K], length=LENGTH,
                 windows=options.windows, positions=POSITIONS, output=options.output / RESULTS,
             )
         )
     )  # fmt: skip
-    tables = {name: prepared.plan.tables[name] for name in TABLES}
-    specs = tuple(map(parse_method, METHODS))
-    return replace(prepared, plan=replace(prepared.plan, methods=specs, tables=tables, only=UNCOMPENSATED))
 
 
 def _sequences(prepared: Prepared, count: int) -> torch.Tensor:
@@ -131,22 +117,6 @@ def _describe(console: Console, model: Any, table: ThresholdTable) -> None:
     )
 
 
-def _forecast(console: Console, workers: int, points: int, options: DemoOptions) -> None:
-    """Say what will happen, and about how long it takes."""
-    calibration, windows = options.calibration * _CALIBRATION, options.windows
-    seconds = _REST + (calibration + windows * (_PREFIX + points * _WINDOW)) / workers
-    minutes = math.ceil(seconds / 60)
-    # one worker calibrates first
-    start = _REST / 2 + (calibration if workers == 1 else 0)
-    first = math.ceil((start + windows * (_PREFIX + _WINDOW)) / 10) * 10
-    console.print(
-        f"Now: {points} ways to attend are compared on {windows} held-out windows of {LENGTH} tokens, while "
-        f"Algorithm 1 calibrates on {options.calibration} sequences.\n"
-        f"About {minutes} {'minute' if minutes == 1 else 'minutes'} on {workers} free "
-        f"{'core' if workers == 1 else 'cores'}, the first figure after about {first} seconds."
-    )
-
-
 def _measured(
     console: Console, options: DemoOptions, prepared: Prepared, network: PreTrainedModel, sequences: torch.Tensor
 ) -> tuple[Results, list[Continuation]]:
@@ -162,12 +132,15 @@ def _measured(
             return results.results()
 
     with Bars() as bars, ModelWorkers(network) as workers:
-        _forecast(console, workers.count, prepared.points + 1, options)
+        console.print(
+            f"Now: {prepared.points + 1} ways to attend are compared on {options.windows} held-out windows of {LENGTH} "
+            f"tokens, while Algorithm 1 calibrates on {options.calibration} sequences."
+        )
         live = workers.submit(partial(_calibrated, console, workers, sequences))
         stored = add(prepared)
         texts = _submit_continuations(workers, prepared, options.new_tokens)
         plan = replace(
-            prepared.plan, methods=(parse_method("top-theta"),), ks=(LIVE_K,), tables={"live": live.result()}, only={}
+            prepared.plan, methods=(parse_method("top-theta"),), ks=(LIVE_K,), tables={"live": live.result()}
         )
         return add(replace(prepared, plan=plan), stored), [text.result() for text in texts]
 
@@ -178,7 +151,7 @@ def _calibrated(console: Console, workers: ModelWorkers, sequences: torch.Tensor
 
     started = time.perf_counter()
     table = calibrate(
-        model, sequences, k=LIVE_K, placement="post_softmax", row_fraction=0.1, progress=workers.check
+        model, sequences, k=LIVE_K, placement=_PLACEMENT, row_fraction=0.1, progress=workers.check
     )  # fmt: skip
     seconds = time.perf_counter() - started
     console.print(f"Live: Algorithm 1 calibrated k={LIVE_K} on {len(sequences)} sequences in {seconds:.0f} s.")
@@ -202,7 +175,7 @@ def _submit_continuations(workers: ModelWorkers, prepared: Prepared, new_tokens:
     from ...evaluation.methods.method import DENSER_LAYERS
     from ...models import sparsify
 
-    prompt, table = _prompt(prepared), prepared.plan.tables[TABLES[0]]
+    prompt, table = _prompt(prepared), prepared.plan.tables[_PLACEMENT]
     options = {
         "max_new_tokens": new_tokens, "do_sample": False, "pad_token_id": prepared.candidate.tokenizer.pad_token_id,
     }  # fmt: skip

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from ...evaluation.measurement import Task
     from ...thresholds import ThresholdTable
 
-#: Windows kept from the scored ones, for methods that calibrate by themselves.
-SPARE_WINDOWS = 2
 _MAX_LENGTH, _EMBEDDED_LENGTH = 4096, 2560
 _DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 #: Of a window, predicted by default.
@@ -39,7 +37,7 @@ _PROMPT_LENGTHS = (512, 1024, 2048)
 
 
 class Texts:
-    """Windows of text to score, and spare ones. They are read once for all tasks."""
+    """Windows of text to score, which are read when they are asked for."""
 
     def __init__(self, options: Options, candidate: Candidate, tables: Mapping[str, ThresholdTable]) -> None:
         self._options = options
@@ -49,21 +47,17 @@ class Texts:
         default = _EMBEDDED_LENGTH if options.model is None else _MAX_LENGTH
         calibrated = [int(table.lengths[-1]) for table in tables.values()]
         self.length = _window_length(options.length, candidate.longest, min([default, *calibrated]))
-        self._windows: tuple[Tensor, Tensor] | None = None
+        self._windows: Tensor | None = None
 
     @property
     def scored(self) -> Tensor:
         """int64 [W, T]."""
-        return self._read()[0]
+        if self._windows is None:
+            from ...evaluation.tasks.prefix import check_tokens
 
-    @property
-    def spare(self) -> Tensor:
-        """int64 [2, T]; none of them is scored."""
-        return self._read()[1]
-
-    def spare_settings(self) -> dict[str, Any]:
-        """Describe the spare windows, for methods that calibrate on them."""
-        return {"length": self.length, "windows_sha256": _digest(self.spare)}
+            self._windows = self._library() if not self._options.text else self._named()
+            check_tokens(self._candidate.skeleton, self._windows)
+        return self._windows
 
     def notes(self) -> list[str]:
         """Write a sentence for each table that was calibrated on text that is scored."""
@@ -82,42 +76,30 @@ class Texts:
         names = [path.name for path in self._options.text] or ["Python library"]
         return {"text": names, "length": self.length, "windows": len(self.scored), "windows_sha256": digest}
 
-    def _read(self) -> tuple[Tensor, Tensor]:
-        if self._windows is None:
-            from ...evaluation.tasks.prefix import check_tokens
-
-            self._windows = self._library() if not self._options.text else self._named()
-            for windows in self._windows:
-                check_tokens(self._candidate.skeleton, windows)
-        return self._windows
-
-    def _library(self) -> tuple[Tensor, Tensor]:
+    def _library(self) -> Tensor:
         from ...evaluation import corpus
 
         if self._options.model is not None:
             expected = "files or folders with text to score"
             raise TopThetaValueError("--text", expected, "none", "such as: --text book.txt")
-        tokenizer, count = self._candidate.tokenizer, self._options.windows
         try:
-            scored = corpus.token_windows(tokenizer, "evaluation", self.length, count)
+            return corpus.token_windows(self._candidate.tokenizer, "evaluation", self.length, self._options.windows)
         except TopThetaValueError as error:
             if error.argument != "count":
                 raise
             raise TopThetaValueError("--windows", error.expected, error.got, error.remedy) from error
-        return scored, corpus.token_windows(tokenizer, "calibration", self.length, SPARE_WINDOWS)
 
-    def _named(self) -> tuple[Tensor, Tensor]:
+    def _named(self) -> Tensor:
         found = find_sources(self._options.text, self._options.field, self._options.encoding)
-        wanted = self._options.windows + SPARE_WINDOWS
+        wanted = self._options.windows
         conventions = Conventions.of(self._candidate.tokenizer)
         windows = collect_windows(found.sources, conventions, self.length, wanted)
         if len(windows) < wanted:
-            expected = f"text for {wanted} windows of {self.length} tokens, {SPARE_WINDOWS} of them spare"
+            expected = f"text for {wanted} windows of {self.length} tokens"
             remedy = "name more text, or lower --windows or --length"
             raise TopThetaValueError("--text", expected, f"{len(windows)} windows", remedy)
         self._sources = [source for source in found.sources if was_read(source)]
-        every = torch.stack([windows[place] for place in range(wanted)])
-        return every[SPARE_WINDOWS:], every[:SPARE_WINDOWS]
+        return torch.stack([windows[place] for place in range(wanted)])
 
 
 @dataclass(frozen=True)
@@ -188,15 +170,6 @@ def check_lengths(tasks: Mapping[str, PlannedTask], tables: Mapping[str, Thresho
                     "calibrate on longer windows, evaluate shorter ones, or add --extrapolate to use the thresholds of "
                     "the longest rows",
                 )  # fmt: skip
-
-
-def check_spare_length(texts: Texts, tasks: Mapping[str, PlannedTask], method: str) -> None:
-    """Raise TopThetaValueError where rows of a task are longer than the text that a method calibrates itself on."""
-    for name, task in tasks.items():
-        if task.longest > texts.length:
-            expected = f"at least {task.longest} tokens, the longest row of {name}, for {method}"
-            remedy = "its spare text has windows of this length"
-            raise TopThetaValueError("--length", expected, str(texts.length), remedy)
 
 
 def _perplexity(positions: int | None, texts: Texts) -> PlannedTask:

@@ -50,7 +50,6 @@ def curve_name(point: Point, points: Iterable[Measured]) -> str:
     # of the first layers the k depends on that of the others
     for name, compared in (
         ("table", alike),
-        ("matched_to", alike),
         ("first_layers", [other for other in alike if other.k == point.k]),
     ):
         found = getattr(point, name)

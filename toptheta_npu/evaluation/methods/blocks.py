@@ -15,12 +15,6 @@ def check_block(name: str, size: int) -> None:
         raise TopThetaValueError(name, "at least 1 key", str(size))
 
 
-def block_sizes(chunk: RowChunk, size: int) -> Tensor:
-    """Count the visible keys of each block of ``size`` keys, from the first one on: [B, 1, rows, blocks]."""
-    begin = size * torch.arange(-(-chunk.scores.shape[-1] // size), device=chunk.n.device)
-    return (chunk.n.unsqueeze(-1) - begin).clamp(0, size)
-
-
 def in_blocks(values: Tensor, chunk: RowChunk, size: int, beyond: float) -> Tensor:
     """Cut [B, ..., S] into blocks of keys [B, ..., blocks, size], with ``beyond`` where there are no more keys."""
     span = values.shape[-1]
@@ -35,9 +29,3 @@ def of_keys(blocks: Tensor, chunk: RowChunk, size: int) -> Tensor:
     position = torch.arange(chunk.scores.shape[-1], device=blocks.device) - chunk.first.unsqueeze(-1)  # [B, 1, 1, S]
     index = position.div(size, rounding_mode="floor").clamp_min(0)
     return blocks.gather(-1, index.expand(*blocks.shape[:-1], -1))
-
-
-def of_groups(blocks: Tensor, chunk: RowChunk) -> Tensor:
-    """Part the query heads by KV group: [B, Hkv, group, rows, blocks] from [B, Hq, rows, blocks]."""
-    groups: Tensor = blocks.unflatten(1, (chunk.key.shape[1], -1))
-    return groups

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from ...fallback.prefill import RowChunk, Selector
-from .control import control
-from .method import KEYS_OF_VALUES, Compensation, Method
-from .options import AS_PUBLISHED
-from .spec import MethodKind, MethodSpec, Reference
+from .after_top_k import after_top_k
+from .method import KEYS_OF_VALUES, Method
+from .spec import MethodKind
 
 
 def select_last_k(k: int) -> Selector:
@@ -26,15 +24,9 @@ def select_last_k(k: int) -> Selector:
     return select
 
 
-def last_k(k: int, rows: int, targets: Sequence[int], *, compensated: bool | Compensation = False) -> Method:
-    """Attend to the ``rows`` most recent keys, as many V rows as Top-θ reads at ``k``; Top-k in the first layers."""
-    return control("last-k", k, targets, select_last_k(rows), compensated, KEYS_OF_VALUES)
+def last_k(k: int, targets: Sequence[int]) -> Method:
+    """Attend to the k most recent keys; in the first layers to the largest of ``targets``, the k of each layer."""
+    return Method("last-k", k, lambda model: after_top_k(model, targets, select_last_k(k)), KEYS_OF_VALUES)
 
 
-def _match(spec: MethodSpec, to: Reference) -> Method:
-    """Take the mean number of V rows, rounded; rows that are longer read exactly that many."""
-    rows = max(1, round(to.reads.value_rows_mean))
-    return replace(last_k(to.k, rows, to.layer_targets, compensated=spec.compensation), settings={"rows": rows})
-
-
-KIND = MethodKind("last-k", "last-k", match=_match, options=AS_PUBLISHED)
+KIND = MethodKind("last-k", "last-k", make=lambda spec, setting: last_k(setting.k, setting.targets))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from transformers import PreTrainedModel
@@ -68,17 +68,13 @@ class Method:
         family: the name for people; it groups the points of one curve.
         k: the number of elements asked for; None where the method has no such number.
         enter: gives the context in which a model attends by the method.
-        aims_at_k: False where ``k`` only names the Top-θ run to be matched.
         key_reads: which K rows the method reads.
-        settings: what was found to match that run.
     """
 
     family: str
     k: int | None
     enter: Callable[[PreTrainedModel], AbstractContextManager[Recording]]
-    aims_at_k: bool = True
     key_reads: KeyReads = EVERY_KEY
-    settings: Mapping[str, float] = field(default_factory=dict, compare=False)
 
     @contextmanager
     def enter_decoding(self, model: PreTrainedModel) -> Iterator[Recording]:

@@ -17,8 +17,7 @@ def parse_method(text: str) -> MethodSpec:
     """Read a method from its name and options, those of `kinds.KINDS`; docs/evaluation.md has them in a table.
 
     sdc is none or exact, of top-theta also exp_threshold (with gamma, 0.05) or offline; vmc is true or false, and
-    false with sdc=none; selection is own or union. Top-θ, Top-k and random-k have exact SDC and VMC unless the options
-    say otherwise, the others neither.
+    false with sdc=none; selection is own or union.
 
     Raises:
         TopThetaTypeError: ``text`` is not a str.
@@ -26,8 +25,8 @@ def parse_method(text: str) -> MethodSpec:
             together.
 
     Example:
-        >>> parse_method("blasst:tile=64").label
-        'BLASST, tiles of 64'
+        >>> parse_method("pages:page=32").label
+        'pages (Quest), pages of 32'
         >>> parse_method("top-theta").options["sdc"]
         'exact'
     """
@@ -66,9 +65,8 @@ def _option(kind: MethodKind, part: str) -> tuple[str, Any]:
 def _check_together(spec: MethodSpec, given: Mapping[str, Any]) -> None:
     where, sdc = f"method {spec.name}", spec.options.get("sdc")
     if spec.options.get("vmc") and sdc == "none":
-        other = f"{'' if 'sdc' in given else 'its '}sdc=none, which leaves no mass to give back"
-        remedy = "add sdc=exact" if "sdc" not in given else "use sdc=exact"
-        raise TopThetaCombinationError(f"{where}: vmc=true", "excludes", other, remedy)
+        other = "sdc=none, which leaves no mass to give back"
+        raise TopThetaCombinationError(f"{where}: vmc=true", "excludes", other, "use sdc=exact")
     if "gamma" in given and sdc != "exp_threshold":
         remedy = f"leave it out with sdc={sdc}"
         raise TopThetaCombinationError(f"{where}: gamma", "needs", "sdc=exp_threshold", remedy)

@@ -69,17 +69,16 @@ def real_number(default: float, label: str) -> Option:
     return Option(default, read, label)
 
 
-def compensations(sdc: str, vmc: bool, modes: Sequence[str] = ("none", "exact")) -> Mapping[str, Option]:
-    """Make the options of SDC and VMC with these defaults."""
-    words = one_of("true" if vmc else "false", ("true", "false"))
-    truth = Option(vmc, lambda where, word: words.read(where, word) == "true")
-    return {"sdc": one_of(sdc, modes), "vmc": truth}
+def compensations(modes: Sequence[str] = ("none", "exact")) -> Mapping[str, Option]:
+    """Make the options of SDC and VMC, which are exact and true by default."""
+    words = one_of("true", ("true", "false"))
+    truth = Option(True, lambda where, word: words.read(where, word) == "true")
+    return {"sdc": one_of("exact", modes), "vmc": truth}
 
 
 #: The options that are compensations; a name's label says them as one suffix, but for gamma.
 COMPENSATIONS = ("sdc", "vmc", "gamma")
-#: Exact SDC and VMC unless the options say otherwise, or neither.
-COMPENSATED = compensations("exact", vmc=True)
-AS_PUBLISHED = compensations("none", vmc=False)
+#: Exact SDC and VMC unless the options say otherwise.
+COMPENSATED = compensations()
 GAMMA = real_number(Compensation().gamma, "gamma {:g}")
 SELECTION = one_of("own", get_args(Selection))

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from ...errors import TopThetaValueError
 from ...fallback.prefill import RowChunk, Selector
-from .blocks import check_block, in_blocks, of_groups, of_keys
-from .control import control
-from .matching import nearest_cut, value_rows_by_cut, wanted_value_rows
-from .method import Compensation, KeyReads, Method, Selection
-from .options import AS_PUBLISHED, SELECTION, whole_number
-from .selecting import key_reads_of
-from .spec import MethodKind, MethodSpec, Reference
+from .after_top_k import after_top_k
+from .blocks import check_block, in_blocks, of_keys
+from .method import KeyReads, Method
+from .options import whole_number
+from .spec import MethodKind
 
 _TITLE = "pages (Quest)"
 
@@ -58,58 +54,21 @@ def page_rank(chunk: RowChunk, page: int) -> Tensor:
     return rank
 
 
-def pages(
-    k: int,
-    count: int,
-    targets: Sequence[int],
-    *,
-    page: int = 16,
-    compensated: bool | Compensation = False,
-    selection: Selection = "own",
-) -> Method:
-    """Attend to the pages of `select_pages`; Top-k in the first layers.
+def pages(k: int, targets: Sequence[int], *, page: int = 16) -> Method:
+    """Attend to as many pages as k keys fill, by `select_pages`; in the first layers to the largest of ``targets``.
 
     Args:
-        k: of the Top-θ run that it is matched to.
-        count, page: as in `select_pages`.
-        targets: the k of each layer, of which the first layers' are used.
-        compensated, selection: as in `top_theta.top_theta`; exact SDC makes it read every K row.
+        k: keys of the pages that are kept, the "token budget" of the paper.
+        targets: the k of each layer.
+        page: keys in a page.
     """
-    return control(_TITLE, k, targets, select_pages(count, page), compensated, page_key_reads(page), selection)
-
-
-def page_key_reads(page: int) -> KeyReads:
-    """Count the least and the largest elements of every page, and the keys of the pages that are kept."""
-    return KeyReads(2 / page, 1.0)
-
-
-def match_pages(
-    model: PreTrainedModel, windows: Tensor, keys: float, value_rows: float, page: int
-) -> tuple[int, float]:
-    """Find the number of pages for a mean number of V rows per KV head, and the number that it gives on ``windows``.
-
-    The arguments and the errors are those of `blasst.match_scale_factor`.
-    """
-
-    def place(chunk: RowChunk) -> Tensor:
-        return of_groups(page_rank(chunk, page), chunk).amin(2)
-
-    kept = value_rows_by_cut(model, windows, keys, page, place, -(-windows.shape[1] // page))
-    count = nearest_cut(kept, value_rows)
-    return count, float(kept[count])
-
-
-def _match(spec: MethodSpec, to: Reference) -> Method:
-    """Find the number of pages with which as many K and V rows are read, the bounds of all pages included."""
-    page = spec.options["page"]
-    wanted = wanted_value_rows(to.reads, key_reads_of(spec.compensation, page_key_reads(page)))
-    count, expected = match_pages(to.model, to.windows, to.reads.keys_mean, wanted, page)
-    method = pages(to.k, count, to.layer_targets, page=page, compensated=spec.compensation, selection=spec.selection)
-    settings = {"count": count, "wanted_value_rows": wanted, "expected_value_rows": expected}
-    return replace(method, settings=settings)
+    check_block("page", page)
+    select = select_pages(-(-k // page), page)
+    # the least and the largest elements of every page are read to choose, then the keys of those that are kept
+    return Method(_TITLE, k, lambda model: after_top_k(model, targets, select), KeyReads(2 / page, 1.0))
 
 
 KIND = MethodKind(
-    "pages", _TITLE, match=_match, calibrates=True,
-    options={**AS_PUBLISHED, "selection": SELECTION, "page": whole_number(16, "pages of {}")},
+    "pages", _TITLE, make=lambda spec, setting: pages(setting.k, setting.targets, page=spec.options["page"]),
+    options={"page": whole_number(16, "pages of {}")},
 )  # fmt: skip

@@ -13,7 +13,7 @@ from ..._checks import check_choice, check_modes
 from ...fallback.layout import any_true
 from ...fallback.prefill import RowChunk, Selector
 from ...models import Recording, apply_selection
-from .method import EVERY_KEY, Compensation, KeyReads, Selection
+from .method import Compensation, Selection
 
 
 def selected(
@@ -68,8 +68,3 @@ def compensation_of(compensated: bool | Compensation) -> Compensation:
 def check_without_thresholds(compensation: Compensation) -> None:
     """Raise a TopThetaValueError for an SDC that estimates the discarded mass from thresholds."""
     check_choice("sdc", compensation.sdc, ("none", "exact"))
-
-
-def key_reads_of(compensated: bool | Compensation, own: KeyReads) -> KeyReads:
-    """Give the K rows of a method whose choice needs ``own``: exact SDC needs every score."""
-    return EVERY_KEY if compensation_of(compensated).sdc == "exact" else own

@@ -4,65 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
-
-from torch import Tensor
-from transformers import PreTrainedModel
+from typing import Any, NamedTuple, cast
 
 from ...errors import TopThetaValueError
 from ...thresholds import ThresholdTable
-from ..reads import Reads
 from .method import UNION_SUFFIX, Compensation, Method, Selection
 from .options import COMPENSATIONS, Option
 
 
-@dataclass(frozen=True)
-class Setting:
-    """Hold what a method that is not matched to another is made for; what is missing and asked for raises.
+class Setting(NamedTuple):
+    """Hold what a method is made for; one that has no use for a part of it does not look at it.
 
     Attributes:
-        given_k: elements to keep, or None.
-        given_table: thresholds, or None.
-        given_targets: the k of each layer, as `ThresholdTable.layer_targets` has it, or None.
-    """
-
-    given_k: int | None = None
-    given_table: ThresholdTable | None = None
-    given_targets: Sequence[int] | None = None
-
-    @property
-    def k(self) -> int:
-        """The k that was given."""
-        return cast("int", _given("k", self.given_k))
-
-    @property
-    def table(self) -> ThresholdTable:
-        """The thresholds that were given."""
-        return cast("ThresholdTable", _given("table", self.given_table))
-
-    @property
-    def targets(self) -> Sequence[int]:
-        """The k of each layer that was given."""
-        return cast("Sequence[int]", _given("targets", self.given_targets))
-
-
-@dataclass(frozen=True)
-class Reference:
-    """Hold what a method without a k of its own is matched to.
-
-    Attributes:
-        k: of the Top-θ run.
-        reads: what that run read in layers from 2 on.
-        model: in evaluation mode.
-        windows: int64 [W, T] tokens, T at least the mean number of keys of the run.
-        layer_targets: the k of each layer, of which those of the first layers are used.
+        k: elements to keep.
+        table: thresholds.
+        targets: the k of each layer, as `ThresholdTable.layer_targets` has it.
     """
 
     k: int
-    reads: Reads
-    model: PreTrainedModel
-    windows: Tensor
-    layer_targets: Sequence[int]
+    table: ThresholdTable
+    targets: Sequence[int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,20 +33,17 @@ class MethodKind:
     Attributes:
         name: in words, as ``--method`` takes it.
         title: for people, without its compensations.
-        make: makes the method; None for one that is matched to another.
-        match: makes the method that reads about as much as another did, with what it found in ``settings``; else None.
+        make: makes the method.
         options: by name, in the order in which they are written.
-        has_k, needs_table, calibrates: as in `MethodSpec`.
+        has_k, needs_table: as in `MethodSpec`.
     """
 
     name: str
     title: str
-    make: Callable[[MethodSpec, Setting], Method] | None = None
-    match: Callable[[MethodSpec, Reference], Method] | None = None
+    make: Callable[[MethodSpec, Setting], Method]
     options: Mapping[str, Option] = field(default_factory=dict)
     has_k: bool = True
     needs_table: bool = False
-    calibrates: bool = False
 
     def defaults(self, sdc: str | None = None) -> dict[str, Any]:
         """Give the values of the options; without SDC there is no mass for VMC to give back."""
@@ -129,16 +87,6 @@ class MethodSpec:
     def has_k(self) -> bool:
         """Tell whether there is one such method per k."""
         return self.kind.has_k
-
-    @property
-    def calibrates(self) -> bool:
-        """Tell whether the method finds what it is matched by on calibration text."""
-        return self.kind.calibrates
-
-    @property
-    def is_matched(self) -> bool:
-        """Tell whether the method reads as much as Top-θ does at k: `matched_method` makes it."""
-        return self.kind.match is not None
 
     @property
     def compensation(self) -> Compensation:
@@ -196,77 +144,32 @@ class MethodSpec:
 def make_method(
     spec: MethodSpec, k: int | None = None, table: ThresholdTable | None = None, targets: Sequence[int] | None = None
 ) -> Method:
-    """Make the method of a spec that is not matched to another.
+    """Make the method of a spec.
 
     Args:
         spec: what to make.
         k: where its kind has one.
         table: where its kind needs one.
-        targets: the k of each layer, as `ThresholdTable.layer_targets` has it; for Top-k and value-mean, which uses
-            those of the first layers.
+        targets: the k of each layer, as `ThresholdTable.layer_targets` has it, of a kind with a k and without a table;
+            last-k and pages use those of the first layers.
 
     Raises:
-        TopThetaValueError: an argument is missing, ``table`` does not go with ``spec``, or ``spec`` is matched.
+        TopThetaValueError: an argument is missing, or ``table`` does not go with ``spec``.
 
     Example:
         >>> from toptheta_npu.evaluation.methods.names import parse_method
         >>> make_method(parse_method("top-k:layer_k=equal"), k=64, targets=[512, 512, 64]).family
         'Top-k + SDC + VMC, equal k'
     """
-    if spec.kind.make is None:
-        raise TopThetaValueError("spec", "a method that is not matched", spec.text, "use spec.matched_method")
-    placement = table.placement if spec.kind.needs_table and table is not None else None
-    return replace(spec.kind.make(spec, Setting(k, table, targets)), family=spec.label_with(placement))
-
-
-def matched_method(
-    spec: MethodSpec,
-    k: int,
-    target: Reads,
-    model: PreTrainedModel,
-    calibration_windows: Tensor,
-    layer_targets: Sequence[int],
-) -> Method:
-    """Make the method of a spec that reads about as much as Top-θ did; `matching` says how well it matches.
-
-    Args:
-        spec: one with ``is_matched``.
-        k: of the Top-θ run.
-        target: what that run read in layers from 2 on.
-        model: in evaluation mode.
-        calibration_windows: int64 [W, T] tokens, T at least the target's mean number of keys. Only kinds that calibrate
-            look at them, in the rows whose numbers of keys lie around that mean.
-        layer_targets: the k of each layer, of which those of the first layers are used.
-
-    Returns:
-        The method, whose ``settings`` say what was found, what was wanted and what it gives on the calibration text.
-
-    Raises:
-        TopThetaValueError: ``spec`` is not matched, or the windows are shorter than the target's rows.
-
-    Example:
-        >>> from toptheta_npu.assets import load_tiny_llama
-        >>> from toptheta_npu.evaluation import corpus
-        >>> from toptheta_npu.evaluation.methods.names import parse_method
-        >>> model, tokenizer = load_tiny_llama()
-        >>> windows = corpus.token_windows(tokenizer, "calibration", 320, 1)
-        >>> target = Reads(kept_mean=64, value_rows_mean=120, value_rows_p95=150, value_rows_max=200, keys_mean=256)
-        >>> spec = parse_method("pages:page=8")
-        >>> method = matched_method(spec, 64, target, model, windows, [64] * model.config.num_hidden_layers)
-        >>> reads = method.settings["expected_value_rows"]
-        >>> abs(method.key_reads.rows(256, reads) + reads - (256 + 120)) < 16
-        True
-    """
-    if spec.kind.match is None:
-        raise TopThetaValueError("spec", "a method that is matched", spec.text, "use spec.make_method")
-    method = spec.kind.match(spec, Reference(k, target, model, calibration_windows, layer_targets))
-    return replace(method, family=spec.label)
-
-
-def _given(name: str, value: object) -> object:
-    if value is None:
-        raise TopThetaValueError(name, "a value, which this method needs", "None")
-    return value
+    for name, value, needed in (
+        ("k", k, spec.has_k), ("table", table, spec.needs_table),
+        ("targets", targets, spec.has_k and not spec.needs_table),
+    ):  # fmt: skip
+        if needed and value is None:
+            raise TopThetaValueError(name, f"a value, which {spec.name} needs", "None")
+    placement = table.placement if spec.needs_table and table is not None else None
+    given: tuple[Any, Any, Any] = k, table, targets
+    return replace(spec.kind.make(spec, Setting(*given)), family=spec.label_with(placement))
 
 
 def _as_word(value: Any) -> str:

@@ -14,7 +14,7 @@ from ..._checks import check_choice
 from ...errors import TopThetaValueError, shown
 from ...fallback.prefill import RowChunk, Selector
 from ...fallback.reference import log_sum_exp
-from .blocks import check_block, in_blocks
+from .blocks import check_block, in_blocks, of_keys
 from .method import Compensation, Method, Selection
 from .options import COMPENSATED, SELECTION, one_of, real_number, whole_number
 from .selecting import by_selection, compensation_of, selected
@@ -56,9 +56,7 @@ def running_lse(chunk: RowChunk, tile: int) -> Tensor:
     order = [0, *range(of_tiles.shape[-1] - 1, 0, -1)]
     read = torch.empty_like(of_tiles)
     read[..., order] = of_tiles[..., order].logcumsumexp(-1)
-    position = torch.arange(chunk.scores.shape[-1], device=read.device) - chunk.first.unsqueeze(-1)
-    index = position.div(tile, rounding_mode="floor").clamp_min(0)
-    return read.gather(-1, index.expand(*read.shape[:-1], -1))
+    return of_keys(read, chunk, tile)
 
 
 def probable(

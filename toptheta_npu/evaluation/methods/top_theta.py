@@ -1,4 +1,4 @@
-"""Top-θ: what lies above calibrated thresholds; also capped at k elements, and with keys that are always kept."""
+"""Top-θ: what lies above calibrated thresholds; also capped at k elements."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Literal, get_args
 
-import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -61,17 +60,6 @@ def capped(rule: Selector, k: int, keep: Keep = "recent") -> Selector:
     return select
 
 
-def with_first_and_last(rule: Selector, first: int, last: int) -> Selector:
-    """Keep what ``rule`` keeps, and always the first (attention sinks) and the last visible keys of every row."""
-
-    def select(chunk: RowChunk) -> Tensor:
-        position = torch.arange(chunk.scores.shape[-1], device=chunk.scores.device)
-        row_start, row_end = chunk.first.unsqueeze(-1), (chunk.first + chunk.n).unsqueeze(-1)  # [B, 1, 1 or rows, 1]
-        return rule(chunk) | (position < row_start + first) | (position >= row_end - last)
-
-    return select
-
-
 def top_theta(
     table: ThresholdTable,
     k: int,
@@ -120,23 +108,14 @@ def _make(spec: MethodSpec, setting: Setting) -> Method:
 def top_theta_capped(table: ThresholdTable, k: int, keep: Keep, *, compensated: bool | Compensation = True) -> Method:
     """Attend by Top-θ of which every row keeps at most the k of its layer: CAPK; with exact SDC or none."""
     check_choice("keep", keep, get_args(Keep))
-    targets = table.layer_targets(k)
-    return _method_of(table, k, f", {keep} k", lambda rule, layer: capped(rule, targets[layer], keep), compensated)
-
-
-def top_theta_with_first_and_last(table: ThresholdTable, k: int, first: int, last: int) -> Method:
-    """Attend by compensated Top-θ that always keeps the first (attention sinks) and the last keys of a row, too."""
-
-    def change(rule: Selector, layer: int) -> Selector:
-        return with_first_and_last(rule, first, last)
-
-    return _method_of(table, k, f", first {first} and last {last}", change, True)
-
-
-def _method_of(table: ThresholdTable, k: int, name: str, change: _Change, compensated: bool | Compensation) -> Method:
     compensation = _compensation_of(table, k, compensated)
     check_without_thresholds(compensation)
-    family = top_theta(table, k, compensated=compensation).family + name
+    targets = table.layer_targets(k)
+    family = top_theta(table, k, compensated=compensation).family + f", {keep} k"
+
+    def change(rule: Selector, layer: int) -> Selector:
+        return capped(rule, targets[layer], keep)
+
     return Method(family, k, lambda model: _changed(model, table, k, change, compensation))
 
 
@@ -167,7 +146,7 @@ def _compensation_of(table: ThresholdTable, k: int, compensated: bool | Compensa
 
 KIND = MethodKind(
     "top-theta", "Top-θ", needs_table=True, make=_make,
-    options={**compensations("exact", vmc=True, modes=SDC_MODES), "gamma": GAMMA, "selection": SELECTION},
+    options={**compensations(SDC_MODES), "gamma": GAMMA, "selection": SELECTION},
 )  # fmt: skip
 CAPPED = MethodKind(
     "top-theta-capped", "Top-θ", needs_table=True,

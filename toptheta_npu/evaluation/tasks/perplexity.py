@@ -30,7 +30,7 @@ class Result:
     """Hold one method on all windows; ``reads`` covers layers from 2 on, ``reads_all`` all layers.
 
     ``nats`` is the negative log-likelihood per token of each window, and ``kept_over_k`` the measured k~/k in layers
-    from 2 on with its ``spread``, None for a method that does not aim at k.
+    from 2 on with its ``spread``, None for a method without a k.
     """
 
     family: str
@@ -144,7 +144,7 @@ class PerplexityTask:
     ) -> Result:
         """Give perplexity and reads of one method over all windows; arguments as `measure`."""
         found = self.measure(method, self.model if model is None else model, progress)
-        ratio = found.reads.kept_mean / method.k if method.k and method.aims_at_k else None
+        ratio = found.reads.kept_mean / method.k if method.k else None
         return Result(method.family, method.k, found.scores, ratio, found.reads, found.reads_all, found.spread)
 
 
