@@ -30,7 +30,7 @@ def table(points: Sequence[Measured]) -> Table:
     rows = []
     for point, measurement in points:
         reads = measurement.reads
-        ratio = f"{reads.kept_mean / point.k:.2f}" if measurement.spread and point.k else ""
+        ratio = f"{reads.kept_mean / point.k:.2f}" if point.k else ""
         rows.append([
             _name(point), _k(point), score(measurement), _change(measurement, points), f"{reads.kept_mean:.0f}",
             _spread(reads), _fewer(reads), _spread(measurement.reads_all), ratio,

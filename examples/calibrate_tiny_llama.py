@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import platform
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated
 
 import torch
@@ -21,6 +22,7 @@ from rich.progress import Progress
 from transformers import AutoTokenizer, LlamaForCausalLM
 
 from toptheta_npu.evaluation import corpus
+from toptheta_npu.evaluation.measurement import perplexity
 from toptheta_npu.evaluation.methods import kinds
 from toptheta_npu.evaluation.tasks.perplexity import PerplexityTask
 from toptheta_npu.models import calibrate
@@ -84,9 +86,9 @@ def main(
         ]
         for name, ks, table in tables:
             for k in ks:
-                result = task.evaluate(kinds.top_theta(table, k, compensated=True))
-                entry = {"placement": placement, "estimator": name, "k": k, "kept_over_k": result.kept_over_k}
-                record.append(entry | {"perplexity": result.perplexity})
+                found = task.measure(kinds.top_theta(table, k, compensated=True), llama)
+                entry = {"placement": placement, "estimator": name, "k": k, "kept_over_k": found.reads.kept_mean / k}
+                record.append(entry | {"perplexity": perplexity(fmean(found.scores))})
                 console.print(record[-1])
     settings = {"calibration_sequences": sequences, "row_fraction": rows, "held_out_windows": windows}
     (output / "calibration.json").write_text(json.dumps({"settings": settings, "results": record}, indent=1) + "\n")

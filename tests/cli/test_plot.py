@@ -18,46 +18,40 @@ pytest.importorskip("matplotlib")
 
 
 @pytest.fixture
-def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
-    for name, points in (("one.jsonl", perplexity_points()), ("two.jsonl", needle_points())):
-        with ResultsFile(Path(name), Header("tiny", "llama:0")) as file:
-            for point, measurement in points.items():
-                file.add(point, measurement)
-    return "one.jsonl", "two.jsonl"
+    with ResultsFile(Path("one.jsonl"), Header("tiny", "llama:0")) as file:
+        for point, measurement in (perplexity_points() | needle_points()).items():
+            file.add(point, measurement)
+    return "one.jsonl"
 
 
 @full
-def test_draws_the_points_of_all_files_into_a_new_folder(
-    files: tuple[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert toptheta("plot", *files, "-o", "deep/figures", "--k", "16") == 0
+def test_draws_the_points_into_a_new_folder(results: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert toptheta("plot", results, "-o", "deep/figures", "--k", "16") == 0
     lines = capsys.readouterr().out.splitlines()
     written = [line.removesuffix(" written.") for line in lines if line.endswith(" written.")]
     assert sorted(written) == sorted(f"deep/figures/{name}" for name in os.listdir("deep/figures"))
     assert "deep/figures/tradeoff_perplexity.svg" in written
     assert "deep/figures/prompts_needle_k16.csv" in written
-    assert (
-        "ablation_needle.png not drawn: it needs the dense point, and one method of needle with other sdc or vmc."
-        in lines
-    )
+    assert "traffic_needle_k16.png not drawn: it needs points of needle with figures per layer." in lines
 
 
-def test_a_file_of_something_else_is_refused(files: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_of_something_else_is_refused(results: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("other.jsonl").write_text("{}\n")
     for name, message in (("none.jsonl", "no such file"), ("other.jsonl", "results of toptheta evaluate")):
-        assert toptheta("plot", files[0], name, "-o", "figures") == 2
+        assert toptheta("plot", name, "-o", "figures") == 2
         assert message in " ".join(capsys.readouterr().err.split())
     assert not Path("figures").exists()
 
 
-def test_a_k_that_was_not_measured_is_refused(files: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert toptheta("plot", files[0], "-o", "figures", "--k", "17") == 2
+def test_a_k_that_was_not_measured_is_refused(results: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert toptheta("plot", results, "-o", "figures", "--k", "17") == 2
     assert "--k: expected one of 16, 64" in " ".join(capsys.readouterr().err.split())
 
 
-def test_a_folder_that_cannot_be_made_is_refused(files: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert toptheta("plot", files[0], "-o", "two.jsonl/figures") == 2
+def test_a_folder_that_cannot_be_made_is_refused(results: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert toptheta("plot", results, "-o", "one.jsonl/figures") == 2
     assert "--output: expected a folder that can be made" in " ".join(capsys.readouterr().err.split())
 
 
@@ -65,10 +59,10 @@ def test_a_folder_that_cannot_be_made_is_refused(files: tuple[str, str], capsys:
 @pytest.mark.parametrize(
     "backend", sample(["module://matplotlib_inline.backend_inline", "module://gone", "nonsense", "tkagg"], 2)
 )
-def test_files_are_drawn_whatever_backend_the_environment_names(files: tuple[str, str], backend: str) -> None:
+def test_files_are_drawn_whatever_backend_the_environment_names(results: str, backend: str) -> None:
     """In a process of its own: matplotlib reads MPLBACKEND when it is imported."""
     environment = {**os.environ, "MPLBACKEND": backend, "PYTHONPATH": str(Path(__file__).parents[2])}
-    command = [sys.executable, "-m", "toptheta_npu", "plot", files[0], "-o", "figures"]
+    command = [sys.executable, "-m", "toptheta_npu", "plot", results, "-o", "figures"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert Path("figures/tradeoff_perplexity.png").exists()

@@ -65,11 +65,11 @@ def test_committed_thresholds_keep_k_on_held_out_text(committed: dict[Point, Mea
 @full
 def test_the_trade_here_and_now(task: PerplexityTask) -> None:
     table = load_tiny_llama_thresholds("post_softmax")
-    dense = task.evaluate(kinds.dense())
-    theta = task.evaluate(kinds.top_theta(table, 64, compensated=True))
-    last = task.evaluate(kinds.last_k(256, table.layer_targets(64)))
-    assert saves_at_no_loss(dense.measurement, theta.measurement, last.measurement)
-    assert theta.kept_over_k == pytest.approx(1, abs=0.25)  # two windows only
+    dense = task.measure(kinds.dense(), task.model)
+    theta = task.measure(kinds.top_theta(table, 64, compensated=True), task.model)
+    last = task.measure(kinds.last_k(256, table.layer_targets(64)), task.model)
+    assert saves_at_no_loss(dense, theta, last)
+    assert theta.reads.kept_over_target == pytest.approx(1, abs=0.25)  # two windows only
 
 
 def test_thresholds_belong_to_the_model(task: PerplexityTask) -> None:

@@ -18,7 +18,7 @@ from toptheta_npu.evaluation.figures import scores as score_plots
 from toptheta_npu.evaluation.figures import style as plot_style
 from toptheta_npu.evaluation.measurement import Measurement
 from toptheta_npu.evaluation.reads import LayerReads, Reads
-from toptheta_npu.evaluation.results import Header, Point, Results
+from toptheta_npu.evaluation.results import Point
 
 pytest.importorskip("matplotlib")
 
@@ -30,12 +30,11 @@ LABELS = {
 
 
 def reads(kept: float, value_rows: float, key_rows: float | None = 1000.0) -> Reads:
-    return Reads(kept, value_rows, 2 * value_rows, 3 * value_rows, 1000.0, 0.0, value_rows, key_rows)
+    return Reads(kept, value_rows, 2 * value_rows, 3 * value_rows, 1000.0, 0.0, key_rows)
 
 
 def layers_of(kept: int, ratio: float | None) -> tuple[LayerReads, ...]:
-    histogram = ((0, 1), (kept // 2, 2), (kept, 4), (2 * kept, 1))
-    return tuple(LayerReads(reads(kept, 100.0 + layer), (ratio, ratio), histogram) for layer in range(4))
+    return tuple(LayerReads(reads(kept, 100.0 + layer), (ratio, ratio)) for layer in range(4))
 
 
 def nats(change: float) -> tuple[float, ...]:
@@ -86,26 +85,23 @@ def table(folder: Path, name: str) -> list[dict[str, str]]:
 def test_every_figure_is_a_picture_a_drawing_and_its_data(tmp_path: Path) -> None:
     points = perplexity_points() | needle_points()
     written, left_out = plots.save_plots(points, None, tmp_path)
-    stems = [
-        "tradeoff_perplexity", "ablation_perplexity", "traffic_perplexity_k16", "kept-over-k_perplexity_k16",
-        "kept_perplexity_k16", "tradeoff_needle", "prompts_needle_k16",
-    ]  # fmt: skip
+    stems = ["tradeoff_perplexity", "traffic_perplexity_k16", "tradeoff_needle", "prompts_needle_k16"]
     assert sorted(written) == sorted(tmp_path / f"{stem}.{kind}" for stem in stems for kind in ("png", "svg", "csv"))
     for file in written:
         start = {".png": b"\x89PNG", ".svg": b"<?xml", ".csv": b"method,"}[file.suffix]
         assert file.read_bytes().startswith(start)
         assert file.suffix != ".svg" or b"<dc:date>" not in file.read_bytes()
-    assert len(left_out) == 5
-    assert "ablation_needle.png not drawn: it needs the dense point, and one method of needle with" in "\n".join(
-        left_out
-    )
+    assert left_out == [
+        "prompts_perplexity_k16.png not drawn: it needs points of perplexity whose details have length and depth.",
+        "traffic_needle_k16.png not drawn: it needs points of needle with figures per layer.",
+    ]
 
 
 @full
 def test_the_same_points_give_the_same_files(at_64: Path, tmp_path: Path) -> None:
     plots.save_plots(perplexity_points(), 64, tmp_path)
     files = sorted(tmp_path.iterdir())
-    assert len(files) == 15
+    assert len(files) == 6
     for file in files:
         assert file.read_bytes() == (at_64 / file.name).read_bytes(), file.name
 
@@ -139,10 +135,6 @@ def test_titles_say_what_follows() -> None:
     assert title == "needle at k = 16: least right is Top-k + SDC + VMC with 0 %, length 512 and depth 0"
     title = read_plots.draw_traffic("perplexity", points, 16).figure.get_suptitle()
     assert title.endswith("with Top-θ post + VMC, layer 3 reads the most V rows, 103; the layers from 2 on 102 to 103")
-    title = read_plots.draw_kept_over_target("perplexity", points, 64).figure.get_suptitle()
-    assert title == "perplexity at k = 64: furthest from 1 is Top-θ post + VMC, 2.50 in layer 0, head 0"
-    title = read_plots.draw_kept("perplexity", points, 16).figure.get_suptitle().replace("\n", " ")
-    assert title.endswith("with Top-θ post + VMC, half of the rows and heads keep at most 19 elements, 95 % at most 39")
 
 
 def scattered(change: float, spread: float) -> tuple[float, ...]:
@@ -154,37 +146,29 @@ def measured(scores: tuple[float, ...], value_rows: float = 90) -> Measurement:
     return Measurement("nats per token", False, scores, reads(30, value_rows), reads(30, value_rows))
 
 
-def titles_of(spreads: dict[str, tuple[float, float]]) -> tuple[str, str]:
-    """The titles of trade-off and ablation, of methods with a mean change in nats and a spread of the samples."""
+def title_of(spreads: dict[str, tuple[float, float]]) -> str:
+    """The title of the trade-off of methods with a mean change in nats and a spread of the samples."""
     points = [(Point("perplexity", "dense", "dense"), measured(scattered(0, 0), 1000))]
     for number, (method, each) in enumerate(spreads.items()):
         points.append((Point("perplexity", method, method, k=16), measured(scattered(*each), 90 + number)))
-    drawings = score_plots.draw_tradeoff("perplexity", points), score_plots.draw_ablation("perplexity", points)
-    tradeoff, ablation = (each.figure.get_suptitle().replace("\n", " ") for each in drawings)
-    return tradeoff, ablation
+    title: str = score_plots.draw_tradeoff("perplexity", points).figure.get_suptitle()
+    return title.replace("\n", " ")
 
 
 def test_titles_claim_nothing_within_the_errors() -> None:
     """95 % intervals of these are 1.96 * spread / sqrt(3) * 100 % to both sides."""
     clear = {"top-k:sdc=none": (0.008, 0.003), "top-k:vmc=false": (0.02, 0.004), "top-k": (0.004, 0.004)}
-    assert titles_of(clear) == (
-        "perplexity: of those certain (95 %) to lose at most 1 %, top-k at k = 16 reads the fewest V rows, 9.2 %",
-        "perplexity: with top-k at k = 16, exact SDC + VMC (+0.40 ± 0.23 %) is better than exact SDC (+2.02 ± 0.24 %)",
+    assert title_of(clear) == (
+        "perplexity: of those certain (95 %) to lose at most 1 %, top-k at k = 16 reads the fewest V rows, 9.2 %"
     )
     vague = {method: (change, 0.02) for method, (change, _) in clear.items()}
-    assert titles_of(vague) == (
-        "perplexity: no method is certain (95 %) to lose at most 1 %",
-        "perplexity: the 95 % intervals of all compensations overlap",
-    )
+    assert title_of(vague) == "perplexity: no method is certain (95 %) to lose at most 1 %"
 
 
 def test_one_sample_proves_nothing() -> None:
     points = [(point, replace(each, scores=each.scores[:1])) for point, each in points_of(perplexity_points())]
-    drawings = score_plots.draw_tradeoff("perplexity", points), score_plots.draw_ablation("perplexity", points)
-    assert [each.figure.get_suptitle() for each in drawings] == [
-        "perplexity: no method is certain (95 %) to lose at most 1 %",
-        "perplexity: the 95 % intervals of all compensations overlap",
-    ]
+    title = score_plots.draw_tradeoff("perplexity", points).figure.get_suptitle()
+    assert title == "perplexity: no method is certain (95 %) to lose at most 1 %"
 
 
 @pytest.mark.parametrize("name", ["short", "a file name of thresholds as people make them, " * 2])
@@ -198,10 +182,7 @@ def test_titles_fit_into_their_figures(name: str) -> None:
 
     for drawing in (
         score_plots.draw_tradeoff("perplexity", points),
-        score_plots.draw_ablation("perplexity", points),
         read_plots.draw_traffic("perplexity", points, 16),
-        read_plots.draw_kept_over_target("perplexity", points, 16),
-        read_plots.draw_kept("perplexity", points, 16),
     ):
         figure = drawing.figure
         figure.draw_without_rendering()
@@ -229,23 +210,10 @@ def test_prompts_are_averaged_by_length_and_depth() -> None:
     assert found == {(256, 0.0): 1, (256, 1.0): 1, (512, 0.0): 0, (512, 1.0): 0.5}
 
 
-def test_the_histogram_goes_by_quarter_octaves(at_64: Path) -> None:
-    rows = [row for row in table(at_64, "kept_perplexity_k64") if row["method"] == "Top-k"]
-    assert [(row["kept_from"], row["kept_below"], float(row["percent"])) for row in rows] == [
-        ("0", "1", 12.5), ("32", "40", 25), ("64", "80", 50), ("128", "160", 12.5),
-    ]  # fmt: skip
-    steps = [read_plots._step(number) for number in range(300)]
-    assert all(low <= number < high for number, (low, high) in enumerate(steps))
-    assert all(one == two or one[1] == two[0] for one, two in itertools.pairwise(steps))
-
-
-def test_layers_and_heads_are_in_the_data(at_64: Path) -> None:
+def test_layers_are_in_the_data(at_64: Path) -> None:
     traffic = [row for row in table(at_64, "traffic_perplexity_k64") if row["method"] == "Top-k"]
     assert [float(row["value_rows_mean"]) for row in traffic] == [100, 101, 102, 103]
     assert {row["key_rows_mean"] for row in traffic} == {"1000.0"}
-    ratios = table(at_64, "kept-over-k_perplexity_k64")
-    assert {row["method"] for row in ratios} == set(LABELS.values())
-    assert {row["kept_over_k"] for row in ratios} == {"2.5"}
 
 
 def test_curves_differ_without_colour() -> None:
@@ -255,8 +223,6 @@ def test_curves_differ_without_colour() -> None:
     axes = score_plots.draw_tradeoff("perplexity", points_of(perplexity_points())).figure.axes[1]
     looks = {(line.get_marker(), line.get_linestyle()) for line in (bars[0] for bars in axes.containers)}
     assert len(looks) == 4
-    bars = score_plots.draw_ablation("perplexity", points_of(perplexity_points())).figure.axes[0].containers
-    assert len({bar[0].get_hatch() for bar in bars if hasattr(bar, "patches")}) == 2
 
 
 def test_axes_say_what_they_measure() -> None:
@@ -265,8 +231,6 @@ def test_axes_say_what_they_measure() -> None:
         score_plots.draw_tradeoff("perplexity", points).figure,
         score_plots.draw_prompts("needle", points_of(needle_points()), 16).figure,
         read_plots.draw_traffic("perplexity", points, 16).figure,
-        read_plots.draw_kept_over_target("perplexity", points, 16).figure,
-        read_plots.draw_kept("perplexity", points, 16).figure,
     ):
         assert all(axes.get_xlabel() for axes in figure.axes if axes.get_label() != "<colorbar>")
         assert any(axes.get_ylabel() for axes in figure.axes)
@@ -278,44 +242,6 @@ def test_tables_of_one_label_are_told_apart() -> None:
         for name in ("web", "code")
     ]
     assert list(plot_style.curves(points)) == ["Top-θ pre (web)", "Top-θ pre (code)"]
-
-
-def test_methods_of_another_version_are_left_out_of_the_ablation() -> None:
-    points = points_of(perplexity_points())
-    odd = (Point("perplexity", "later-method:x=1", "later", None, 16), points[1][1])
-    assert score_plots.draw_ablation("perplexity", [*points, odd]).figure is not None
-
-
-def results(points: dict[Point, Measurement], model: str = "tiny", **settings: object) -> Results:
-    return Results(Header(model, f"fingerprint of {model}", settings), points)
-
-
-def test_files_of_one_model_are_joined() -> None:
-    one, two = perplexity_points(), needle_points()
-    both = plots.joined(
-        {"one": results(one, perplexity={"windows": 3}), "two": results({**two, **one}, perplexity={"windows": 3})}
-    )
-    assert both == one | two
-
-
-@pytest.mark.parametrize(
-    ("other", "message"),
-    [
-        (results(needle_points(), "other"), "FILE: expected results of tiny, as one has, got two of other"),
-        (
-            results(perplexity_points(), perplexity={"windows": 9}),
-            "same settings in all files, got other settings in two",
-        ),
-        (
-            results({point: replace(each, scores=(1.0, 2.0, 3.0)) for point, each in perplexity_points().items()}),
-            "one result for perplexity: dense, got another in two",
-        ),
-    ],
-)
-def test_files_that_do_not_go_together_are_refused(other: Results, message: str) -> None:
-    settings = {"perplexity": {"windows": 3}} if "settings" in message else {}
-    with pytest.raises(TopThetaValueError, match=message):
-        plots.joined({"one": results(perplexity_points(), **settings), "two": other})
 
 
 def test_what_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
@@ -330,7 +256,7 @@ def test_dense_alone_draws_what_it_has(tmp_path: Path) -> None:
     point, measurement = next(iter(perplexity_points().items()))
     written, left_out = plots.save_plots({point: measurement}, None, tmp_path)
     assert {file.stem for file in written} == {"traffic_perplexity"}
-    assert len(left_out) == 5
+    assert len(left_out) == 2
 
 
 @full

@@ -12,11 +12,11 @@ from tests.tiers import full
 from toptheta_npu._files import write_atomically
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.evaluation.measurement import Measurement
-from toptheta_npu.evaluation.reads import KeptSpread, LayerReads, Reads
+from toptheta_npu.evaluation.reads import LayerReads, Reads
 from toptheta_npu.evaluation.results import Header, Point, ResultsFile, read_results
 
-READS = Reads(8.0, 20.0, 30.0, 40.0, 100.0, 0.01, 19.0, 100.0)
-LAYER = LayerReads(READS, (1.0, None), ((0, 3), (8, 5)), ((4, 2), (1, 0)))
+READS = Reads(8.0, 20.0, 30.0, 40.0, 100.0, 0.01, 100.0)
+LAYER = LayerReads(READS, (1.0, None))
 HEADER = Header("tiny", "fingerprint", {"perplexity": {"windows": 2}}, {"pre": "ab"}, {"torch": "2"})
 DENSE = Point("perplexity", "dense", "dense")
 SPARSE = Point("perplexity", "top-theta", "Top-θ", "pre", 64)
@@ -25,8 +25,7 @@ OTHER = Point("needle", "last-k", "last-k", None, 64)
 
 def measurement(score: float) -> Measurement:
     return Measurement(
-        "nats per token", False, (score, 2.5), READS, READS, (LAYER,), KeptSpread(0.1, 2.0, 0.5, 1.5, 0.9, 1.1),
-        {"depth": [0.0, 0.5]},
+        "nats per token", False, (score, 2.5), READS, READS, (LAYER,), {"depth": [0.0, 0.5]},
     )  # fmt: skip
 
 
@@ -34,12 +33,12 @@ def test_what_is_written_comes_back(tmp_path: Path) -> None:
     path = tmp_path / "evaluation.jsonl"
     with ResultsFile(path, HEADER) as results:
         results.add(DENSE, measurement(1.0))
-        results.add(OTHER, replace(measurement(0.1), spread=None, layers=()))
+        results.add(OTHER, replace(measurement(0.1), layers=()))
     found = read_results(path)
     assert found.header == HEADER
     assert dict(found.measurements) == {
         DENSE: measurement(1.0),
-        OTHER: replace(measurement(0.1), spread=None, layers=()),
+        OTHER: replace(measurement(0.1), layers=()),
     }
     assert found.tasks == ["perplexity", "needle"]
 

@@ -107,8 +107,6 @@ def test_the_text_is_dense_and_the_question_is_not(
         assert margin == pytest.approx(right - max(likelihoods), abs=1e-5)
     assert measurement.details["margin"] != task.measure(kinds.dense(), model).details["margin"]
     # question and answers: some 15 rows of more keys than the text has; a prefill would have 192 and more
-    rows = sum(count for _, count in measurement.layers[-1].kept_histogram) / model.config.num_attention_heads
-    assert rows / 4 < 60
     assert measurement.reads.keys_mean > 192
     assert measurement.reads.kept_mean < 0.4 * measurement.reads.keys_mean
 

@@ -36,11 +36,11 @@ def test_results_are_those_of_one_method_after_the_other(model: LlamaForCausalLM
         return [kinds.dense(), kinds.top_k(8, targets), kinds.last_k(8, targets), kinds.pages(8, targets)]
 
     with ModelWorkers(model, 3) as workers:
-        futures = [workers.submit(lambda model, m=method: task.evaluate(m, model)) for method in list_methods()]
+        futures = [workers.submit(lambda model, m=method: task.measure(m, model)) for method in list_methods()]
         together = [future.result() for future in futures]
     for result, method in zip(together, list_methods(), strict=True):
-        alone = task.evaluate(method)
-        assert result.perplexity == pytest.approx(alone.perplexity, rel=1e-5)
+        alone = task.measure(method, model)
+        assert result.scores == pytest.approx(alone.scores, rel=1e-5)
         assert (result.reads, result.reads_all) == (alone.reads, alone.reads_all)
 
 

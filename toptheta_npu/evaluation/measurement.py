@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from ..errors import TopThetaValueError
 from ..models.hook.architecture import num_layers
 from .methods.method import DENSER_LAYERS, Method
-from .reads import KeptSpread, LayerReads, Reads
+from .reads import LayerReads, Reads
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,6 @@ class Measurement:
         reads: of the layers from 2 on.
         reads_all: of all layers.
         layers: of each layer.
-        spread: of k~/k in layers from 2 on; None for a method without a k.
         details: more of the task, by name; values are as JSON has them.
     """
 
@@ -37,7 +36,6 @@ class Measurement:
     reads: Reads
     reads_all: Reads
     layers: tuple[LayerReads, ...] = ()
-    spread: KeptSpread | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from .._files import check_writable, file_error, held, read_bytes, write_atomically
 from ..errors import TopThetaValueError, shown
 from .measurement import Measurement
-from .reads import KeptSpread, LayerReads, Reads
+from .reads import LayerReads, Reads
 
 SCHEMA = 1
 _MAX_BYTES = 2**31
@@ -257,19 +257,11 @@ def _measurement(entry: dict[str, Any]) -> Measurement:
             "scores": tuple(entry["scores"]),
             "reads": Reads(**entry["reads"]),
             "reads_all": Reads(**entry["reads_all"]),
-            "layers": tuple(_layer(layer) for layer in entry["layers"]),
-            "spread": None if entry["spread"] is None else KeptSpread(**entry["spread"]),
+            "layers": tuple(
+                LayerReads(Reads(**layer["reads"]), tuple(layer["kept_over_target"])) for layer in entry["layers"]
+            ),
         }
     )  # fmt: skip
-
-
-def _layer(entry: dict[str, Any]) -> LayerReads:
-    return LayerReads(
-        Reads(**entry["reads"]),
-        tuple(entry["kept_over_target"]),
-        tuple((least, count) for least, count in entry["kept_histogram"]),
-        tuple(tuple(rows) for rows in entry["wanted_by"]),
-    )
 
 
 def _plain(content: Any) -> Any:

@@ -171,7 +171,6 @@ def task_table(task: str, measurements: Mapping[Point, Measurement]) -> Table:
 def _row(point: Point, measurement: Measurement, dense: Measurement | None) -> list[str]:
     reads = measurement.reads
     share = key_value_share(measurement)
-    ratio = measurement.spread and reads.kept_over_target
     return [
         point.label,
         point.table or "",
@@ -181,5 +180,5 @@ def _row(point: Point, measurement: Measurement, dense: Measurement | None) -> l
         f"{reads.kept_mean:.0f}",
         f"{reads.value_rows_mean:.0f} / {reads.value_rows_p95:.0f} / {reads.value_rows_max:.0f}",
         "" if share is None else f"{100 * share:.0f} %",
-        f"{ratio:.2f}" if ratio else "",
+        "" if reads.kept_over_target is None else f"{reads.kept_over_target:.2f}",
     ]

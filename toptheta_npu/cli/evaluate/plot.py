@@ -12,26 +12,20 @@ from ..._outputs import check_output_folder, require_matplotlib
 
 
 def plot(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Results of toptheta evaluate, of one model.")],
+    file: Annotated[Path, typer.Argument(help="Results of toptheta evaluate.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the figures.")],
     k: Annotated[
         int | None, typer.Option("--k", help="Show this k where a figure has one. Default: the middle one.")
     ] = None,
-    method: Annotated[
-        list[str] | None, typer.Option(help="Draw this method and dense alone; may be given again. Default: all.")
-    ] = None,
-    table: Annotated[
-        list[str] | None, typer.Option(help="Of Top-θ, draw these thresholds alone; may be given again. Default: all.")
-    ] = None,
 ) -> None:
     """Draw an evaluation: score against what is read, and where it is read; PNG, SVG, and the data as CSV."""
-    from ...evaluation.figures.plots import chosen, joined, save_plots
+    from ...evaluation.figures.plots import save_plots
     from ...evaluation.results import read_results
 
     require_matplotlib()
-    points = chosen(joined({str(file): read_results(file) for file in files}), method or (), table or ())
+    points = read_results(file).measurements
     check_output_folder("--output", output, "tradeoff.png")
     written, left_out = save_plots(points, k, output)
     console = Console(highlight=False)
-    for line in (*(f"{file} written." for file in written), *left_out):
+    for line in (*(f"{each} written." for each in written), *left_out):
         console.print(line, soft_wrap=True, markup=False)

@@ -1,25 +1,18 @@
-"""Draws scores: what is lost against what is saved, the ablation of compensations, and by prompt."""
+"""Draws scores: what is lost against what is saved, and by prompt."""
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
 from ..._outputs import Drawing
-from ...errors import TopThetaValueError
 from ..measurement import Measurement
-from ..methods.method import Compensation
-from ..methods.names import parse_method
-from ..methods.spec import MethodSpec
 from ..results import Point
 from ..summary import Change, change, key_value_share, score, score_name
 from .style import (
     COLOUR_MAP,
-    COLOURS,
-    HATCHES,
     Measured,
     around_zero,
     at_k,
@@ -39,7 +32,6 @@ from .style import (
 #: What counts as no loss: one percent of perplexity, or one point.
 _NO_LOSS = 1.0
 _WIDE = 20.0
-_BAR = 0.8
 
 
 class _Place(NamedTuple):
@@ -103,10 +95,6 @@ def _change_label(dense: Measurement, unit: str) -> str:
     return f"{score_name(dense)} against dense ({score(dense)}), {unit}; {better}"
 
 
-def _loss(found: Change, dense: Measurement) -> float:
-    return -found.value if dense.higher_is_better else found.value
-
-
 def _losses(found: Change, dense: Measurement) -> tuple[float, float]:
     """Bound the loss by its 95 % interval; without an error there is no bound."""
     low, high = found.interval or (-math.inf, math.inf)
@@ -143,97 +131,6 @@ def _tradeoff_data(places: Sequence[_Place], dense: Measurement) -> list[Sequenc
 
 def _cell(value: object) -> object:
     return "" if value is None else value
-
-
-def draw_ablation(task: str, points: Sequence[Measured]) -> Drawing:
-    """Draw the change of score with and without SDC and VMC, as bars: a panel per method, a group per k."""
-    file, needs = file_name("ablation", task), f"the dense point, and one method of {task} with other sdc or vmc"
-    dense, groups = dense_of(points), _ablations(points)
-    if dense is None or not groups:
-        return Drawing(file, None, needs)
-    figure, panels = grid(len(groups), width=5.6, height=4.2)
-    data: list[Sequence[object]] = [("method", "k", "compensation", "change", "standard_error", "unit")]
-    changes = {name: _changes(bars, dense) for name, bars in groups.items()}
-    every = [each for bars in changes.values() for by_k in bars.values() for each in by_k.values()]
-    for axes, (name, bars) in zip(panels, changes.items(), strict=True):
-        _draw_bars(axes, bars)
-        if max(abs(each.value) for each in every) > _WIDE:
-            around_zero(axes.yaxis, _NO_LOSS)
-        finish(axes, "k, elements asked for", _change_label(dense, every[0].unit), name)
-        data += [(name, k, bar, *each) for bar, by_k in bars.items() for k, each in by_k.items()]
-    headline(figure, f"{task}: {_ablation_title(changes, dense)}")
-    return Drawing(file, figure, needs, data)
-
-
-_Ablations = dict[str, dict[str, list[Measured]]]
-
-
-def _ablations(points: Sequence[Measured]) -> _Ablations:
-    """Sort the points by method and thresholds, and these by compensation, where there is more than one."""
-    found: dict[tuple[MethodSpec, str | None], dict[str, list[Measured]]] = {}
-    for point, measurement in points:
-        spec = _spec_of(point)
-        if spec is None or "sdc" not in spec.options or point.k is None:
-            continue
-        base = (spec.compensated_by_default, point.table)
-        found.setdefault(base, {}).setdefault(_compensation(spec.compensation), []).append((point, measurement))
-    names = {base: f"{base[0].text}{f', {base[1]}' if base[1] else ''}" for base in found}
-    return {names[base]: bars for base, bars in found.items() if len(bars) > 1}
-
-
-def _spec_of(point: Point) -> MethodSpec | None:
-    """Read a point's method; None for one of another version."""
-    try:
-        return parse_method(point.method)
-    except TopThetaValueError:
-        return None
-
-
-def _compensation(found: Compensation) -> str:
-    gamma = f" {found.gamma:g}" if found.sdc == "exp_threshold" else ""
-    words = [] if found.sdc == "none" else [f"{found.sdc} SDC{gamma}"]
-    return " + ".join([*words, *(["VMC"] if found.vmc else [])]) or "neither"
-
-
-def _changes(bars: Mapping[str, Sequence[Measured]], dense: Measurement) -> dict[str, dict[int, Change]]:
-    return {
-        name: {point.k: change(measurement, dense) for point, measurement in points if point.k is not None}
-        for name, points in sorted(bars.items(), key=lambda item: (item[0] != "neither", item[0]))
-    }
-
-
-def _draw_bars(axes: Any, bars: Mapping[str, Mapping[int, Change]]) -> None:
-    ks = sorted({k for by_k in bars.values() for k in by_k})
-    width = _BAR / len(bars)
-    for index, (name, by_k) in enumerate(bars.items()):
-        places = [ks.index(k) + (index - (len(bars) - 1) / 2) * width for k in by_k]
-        errors = [each.standard_error or 0.0 for each in by_k.values()]
-        axes.bar(
-            places, [each.value for each in by_k.values()], width, yerr=errors, capsize=2, label=name,
-            color=COLOURS[index % len(COLOURS)], hatch=HATCHES[index % len(HATCHES)], edgecolor="white", linewidth=0.5,
-        )  # fmt: skip
-    axes.axhline(0, color="black", linewidth=0.8)
-    axes.set_xticks(range(len(ks)), [str(k) for k in ks])
-    axes.legend(fontsize=8, frameon=False)
-
-
-def _ablation_title(changes: Mapping[str, Mapping[str, Mapping[int, Change]]], dense: Measurement) -> str:
-    """Name the compensation that is better than another by the most, where their 95 % intervals lie apart."""
-    pairs = [
-        (name, k, better, worse, bars[better][k], bars[worse][k])
-        for name, bars in changes.items()
-        for better, worse in itertools.permutations(bars, 2)
-        for k in bars[better].keys() & bars[worse].keys()
-    ]
-    if not pairs:
-        return "compensations at different k"
-    apart = [pair for pair in pairs if _losses(pair[-2], dense)[1] < _losses(pair[-1], dense)[0]]
-    if not apart:
-        return "the 95 % intervals of all compensations overlap"
-    name, k, better, worse, less, more = max(
-        sorted(apart), key=lambda pair: _loss(pair[-1], dense) - _loss(pair[-2], dense)
-    )
-    return f"with {name} at k = {k}, {better} ({less}) is better than {worse} ({more})"
 
 
 def draw_prompts(task: str, points: Sequence[Measured], k: int | None) -> Drawing:

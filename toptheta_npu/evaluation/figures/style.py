@@ -18,7 +18,6 @@ Measured = tuple[Point, Measurement]
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9", "#999999")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LINES = ("-", "--", "-.", ":")
-HATCHES = ("", "///", "...", "xx", "\\\\\\", "++", "oo", "--")
 #: Its brightness rises evenly, so that it reads in grey.
 COLOUR_MAP = "cividis"
 _COLUMNS = 4

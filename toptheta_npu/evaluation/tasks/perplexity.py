@@ -7,7 +7,6 @@ under the method, each row exactly as its decode step would.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -15,41 +14,13 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ...errors import TopThetaValueError
-from ..measurement import Measurement, check_layers, perplexity
+from ..measurement import Measurement, check_layers
 from ..methods.method import Method
 from ..read_counter import ReadCounter
-from ..reads import KeptSpread, Reads
 from ..workers import share_weights
 from .prefix import Prefix, check_tokens, run_prefix
 
 _METRIC = "nats per token"
-
-
-@dataclass(frozen=True)
-class Result:
-    """Hold one method on all windows; ``reads`` covers layers from 2 on, ``reads_all`` all layers.
-
-    ``nats`` is the negative log-likelihood per token of each window, and ``kept_over_k`` the measured k~/k in layers
-    from 2 on with its ``spread``, None for a method without a k.
-    """
-
-    family: str
-    k: int | None
-    nats: tuple[float, ...]
-    kept_over_k: float | None
-    reads: Reads
-    reads_all: Reads
-    spread: KeptSpread | None = None
-
-    @property
-    def perplexity(self) -> float:
-        """Over the tokens of all windows."""
-        return perplexity(sum(self.nats) / len(self.nats))
-
-    @property
-    def measurement(self) -> Measurement:
-        """The same as other tasks give it."""
-        return Measurement(_METRIC, False, self.nats, self.reads, self.reads_all, spread=self.spread)
 
 
 class PerplexityTask:
@@ -66,13 +37,15 @@ class PerplexityTask:
         TopThetaValueError: the model has no layer from 2 on, the windows leave no prefix, or a token has no embedding.
 
     Example:
+        >>> from statistics import fmean
         >>> from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
         >>> from toptheta_npu.evaluation import corpus
         >>> from toptheta_npu.evaluation.methods import kinds
         >>> model, tokenizer = load_tiny_llama()
         >>> task = PerplexityTask(model, corpus.token_windows(tokenizer, "evaluation", 700, 1), positions=64)
         >>> method = kinds.top_theta(load_tiny_llama_thresholds("post_softmax"), 64, compensated=True)
-        >>> task.evaluate(method).perplexity < 1.1 * task.evaluate(kinds.dense()).perplexity
+        >>> theta, dense = (fmean(task.measure(each, model).scores) for each in (method, kinds.dense()))
+        >>> theta - dense < 0.1
         True
     """
 
@@ -138,14 +111,6 @@ class PerplexityTask:
 
     def _prefix(self, model: PreTrainedModel, window: Tensor) -> Prefix:
         return run_prefix(model, window[: len(window) - self.positions - 1])
-
-    def evaluate(
-        self, method: Method, model: PreTrainedModel | None = None, progress: Callable[[int], None] = lambda done: None
-    ) -> Result:
-        """Give perplexity and reads of one method over all windows; arguments as `measure`."""
-        found = self.measure(method, self.model if model is None else model, progress)
-        ratio = found.reads.kept_mean / method.k if method.k else None
-        return Result(method.family, method.k, found.scores, ratio, found.reads, found.reads_all, found.spread)
 
 
 def check_positions(positions: int, length: int) -> None:
