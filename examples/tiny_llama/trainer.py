@@ -16,7 +16,8 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from tiny_llama import mixture
 from toptheta_npu.evaluation import corpus
-from toptheta_npu.evaluation.tasks import retrieval, retrieval_prompts
+from toptheta_npu.evaluation.tasks import retrieval_prompts
+from toptheta_npu.evaluation.tasks.prefix import run_prefix, score_all
 
 MASS_BOUNDS = (0.6, 0.98)
 SAVE_EVERY = 50
@@ -191,10 +192,17 @@ class Trainer:
         """Count right answers of all, by prompt length, on held-out names, values and modules."""
         found = {}
         for length in lengths:
-            prompts = retrieval_prompts.prompts(self.tokenizer, kind, length, count)
-            result = retrieval.accuracy(self.model, self.tokenizer, prompts)
-            found[str(length)] = {"correct": result.correct, "total": result.total}
+            depths = torch.linspace(0, 1, count).tolist()
+            prompts = list(retrieval_prompts.prompts_of(self.tokenizer, kind, (length,), depths, (0,)))
+            found[str(length)] = {"correct": sum(map(self.answers, prompts)), "total": len(prompts)}
         return found
+
+    def answers(self, prompt: retrieval_prompts.RetrievalPrompt) -> bool:
+        """Tell whether the model finds the right answer the most likely one."""
+        with torch.inference_mode():
+            asked = run_prefix(self.model, prompt.tokens)
+            likelihoods = score_all(self.model, asked, retrieval_prompts.choice_tokens(self.tokenizer, prompt))
+        return likelihoods.index(max(likelihoods)) == prompt.answer
 
     def save(self) -> None:
         state = {

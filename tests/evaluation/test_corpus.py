@@ -1,6 +1,5 @@
 """The corpus: splits that share no module, windows that share no token."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -46,33 +45,3 @@ def test_token_windows_are_distinct_and_full() -> None:
     assert len(torch.unique(windows, dim=0)) == 12
     with pytest.raises(TopThetaValueError, match="count: expected at most"):
         corpus.token_windows(tokenizer, "evaluation", 4096, 10_000)
-
-
-def test_prose_is_prose_and_its_splits_share_nothing() -> None:
-    calibration, evaluation = (set(corpus._paragraphs(split)) for split in ("calibration", "evaluation"))
-    assert len(calibration) > 200
-    assert len(evaluation) > 100
-    assert not calibration & evaluation
-    for text in calibration | evaluation:
-        assert not any(sign in text for sign in ("  ", ">>>", "::="))
-
-
-def test_windows_of_prose() -> None:
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(TINY_LLAMA)
-    assert corpus.prose_windows(tokenizer, "evaluation", 2560, 8).shape == (8, 2560)
-    assert "function" in tokenizer.decode(corpus.prose_windows(tokenizer, "calibration", 2560, 16).flatten())
-
-
-def test_prose_windows_refuse_what_there_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(TINY_LLAMA)
-    with pytest.raises(TopThetaValueError, match="split: expected one of calibration, evaluation, got 'train'"):
-        corpus.prose_windows(tokenizer, "train", 2560, 1)
-    with pytest.raises(TopThetaValueError, match="count: expected at most"):
-        corpus.prose_windows(tokenizer, "evaluation", 2560, 100)
-    monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
-    with pytest.raises(TopThetaValueError, match="install all of Python's library"):
-        corpus.prose_windows(tokenizer, "evaluation", 2560, 1)

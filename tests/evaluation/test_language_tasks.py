@@ -24,12 +24,11 @@ from toptheta_npu.evaluation.tasks.harness.lookup import LOCAL_TASKS, find_task,
 from toptheta_npu.evaluation.tasks.harness.model import harness_model
 from toptheta_npu.evaluation.tasks.harness.scores import scores_of
 from toptheta_npu.evaluation.tasks.language import PAPER_SETTINGS, RULER, LmEvalTask
-from toptheta_npu.evaluation.tasks.retrieval import RetrievalTask
 from toptheta_npu.models import sparsify
 
 pytest.importorskip("lm_eval")
 
-SMALL = {"lengths": [192], "depths": [0.0, 1.0], "seeds": 1, "count": 2}
+SMALL = {"lengths": [192], "depths": [0.0, 1.0], "seeds": 1}
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +73,7 @@ def evaluate(model: Any, name: str, tokenizer: PreTrainedTokenizerBase, metadata
     return lm_eval.evaluate(stock(model, tokenizer), {"tasks": {name: task}}, bootstrap_iters=0)
 
 
-@pytest.mark.parametrize("name", ["toptheta_key_value", "toptheta_needle_token", "toptheta_next_line"])
+@pytest.mark.parametrize("name", ["toptheta_key_value", "toptheta_needle"])
 def test_thresholds_that_all_pass_give_the_plain_models_scores(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, all_pass: Method, name: str
 ) -> None:
@@ -82,12 +81,10 @@ def test_thresholds_that_all_pass_give_the_plain_models_scores(
     documents = expected["samples"][name]
     task = LmEvalTask(name, tokenizer, metadata=SMALL)
     measurement = task.measure(all_pass, model)
-    metric = "acc_norm" if name == "toptheta_next_line" else "acc"
-    assert measurement.metric == metric
+    assert measurement.metric == "acc"
     assert task.samples == len(measurement.scores) == 2
-    assert list(measurement.scores) == [document[metric] for document in documents]
-    results = {key: value for key, value in expected["results"][name].items() if key in ("acc,none", "acc_norm,none")}
-    assert measurement.details["metrics"] == results
+    assert list(measurement.scores) == [document["acc"] for document in documents]
+    assert measurement.details["metrics"] == {"acc,none": expected["results"][name]["acc,none"]}
     for document, margin in zip(documents, measurement.details["margin"], strict=True):
         likelihoods = [likelihood for likelihood, _ in document["filtered_resps"]]
         right = likelihoods.pop(document["target"])
@@ -154,46 +151,6 @@ def test_an_answer_that_the_tokenizer_drops_is_refused(
     for context in ("import os", "", " "):
         with pytest.raises(TopThetaValueError, match="task: expected answers that the tokenizer encodes, got ''"):
             harness.loglikelihood(requests("loglikelihood", (context, "")))
-
-
-@full
-@pytest.mark.parametrize("kind", ["key_value", "needle"])
-@pytest.mark.parametrize("which", ["dense", "sparse"])
-def test_lm_eval_and_the_retrieval_task_agree_prompt_by_prompt(
-    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, sparse: Method, kind: Any, which: str
-) -> None:
-    method = sparse if which == "sparse" else kinds.dense()
-    direct = RetrievalTask(model, tokenizer, kind, (192, 256), (0.0, 1.0), (0,), prefill="thresholded")
-    metadata = {"lengths": [192, 256], "depths": [0.0, 1.0], "seeds": 1}
-    through = LmEvalTask(f"toptheta_{kind}", tokenizer, metadata=metadata)
-    one, other = direct.measure(method, model), through.measure(method, model)
-    assert one.scores == other.scores
-    assert other.details["margin"] == pytest.approx(one.details["margin"], abs=1e-4)
-    for name in ("length", "depth", "prefill"):
-        assert one.details[name] == other.details[name]
-    assert one.reads == other.reads
-
-
-def test_one_token_answers_are_first_tokens_of_the_same_prompts(
-    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase
-) -> None:
-    whole = LmEvalTask("toptheta_key_value", tokenizer, metadata=SMALL)
-    short = LmEvalTask("toptheta_key_value_token", tokenizer, metadata=SMALL)
-    for name in ("text", "length", "depth"):
-        assert [request.doc[name] for request in whole._task.instances[::8]] == [
-            document[name] for document in short._task.eval_docs
-        ]
-    for document, of_whole in zip(short._task.eval_docs, whole._task.eval_docs, strict=True):
-        choices = document["choices"]
-        assert len(set(choices)) == len(choices) >= 4
-        assert of_whole["choices"][of_whole["answer"]].startswith(choices[document["answer"]])
-        for choice in choices:
-            assert len(tokenizer(document["text"] + choice)["input_ids"]) == document["length"] + 1
-    with_calls: list[torch.Size] = []
-    hook = model.model.embed_tokens.register_forward_pre_hook(lambda _, given: with_calls.append(given[0].shape))
-    short.measure(kinds.dense(), model)
-    hook.remove()
-    assert with_calls == [(1, 192)] * 2  # a call per prompt, whatever the number of answers
 
 
 def test_every_call_has_a_batch_of_one_and_a_context_runs_once(
@@ -382,25 +339,6 @@ def test_limit_progress_and_the_callers_random_state(
     assert seen == [1, 2, 3]
     assert states == [random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()]  # type: ignore[index]
     assert task.measure(kinds.dense(), model) == measurement
-
-
-@full
-def test_the_next_line_is_one_of_four_of_its_module(tokenizer: PreTrainedTokenizerBase) -> None:
-    from toptheta_npu.evaluation import corpus
-
-    modules = ["\n" + text for _, text in corpus.read_split("evaluation")]
-    lines = list(documents.next_lines(tokenizer, 256, 6))
-    assert lines == list(documents.next_lines(tokenizer, 256, 6))
-    for document in lines:
-        right = document["choices"][document["answer"]]
-        (module,) = {text for text in modules if document["text"] + right in text}
-        assert len(set(document["choices"])) == 4
-        assert all(choice + "\n" in module for choice in document["choices"])
-        assert 256 * 7 // 8 <= len(tokenizer(document["text"])["input_ids"]) <= 256
-    with pytest.raises(
-        TopThetaValueError, match=r"lengths: expected 2 places in the library, got 0 of 10000000 tokens"
-    ):
-        list(documents.next_lines(tokenizer, 10_000_000, 2))
 
 
 def test_the_documents_need_a_tokenizer() -> None:

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -13,8 +14,17 @@ from tests.tiers import full
 from toptheta_npu.assets import TINY_LLAMA, load_tiny_llama
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.evaluation import corpus
-from toptheta_npu.evaluation.tasks import retrieval, retrieval_prompts
-from toptheta_npu.evaluation.tasks.retrieval_prompts import RetrievalPrompt, key_value_prompt, needle_prompt
+from toptheta_npu.evaluation.methods import kinds
+from toptheta_npu.evaluation.tasks import retrieval_prompts
+from toptheta_npu.evaluation.tasks.prefix import run_prefix, score_all
+from toptheta_npu.evaluation.tasks.retrieval import RetrievalTask
+from toptheta_npu.evaluation.tasks.retrieval_prompts import (
+    RetrievalPrompt,
+    choice_tokens,
+    key_value_prompt,
+    needle_prompt,
+    prompts_of,
+)
 
 KINDS = ["key_value", "needle"]
 LENGTHS = [192, 513, 1024]
@@ -23,6 +33,11 @@ LENGTHS = [192, 513, 1024]
 @pytest.fixture(scope="module")
 def tokenizer() -> PreTrainedTokenizerBase:
     return AutoTokenizer.from_pretrained(TINY_LLAMA)
+
+
+def prompts(tokenizer: PreTrainedTokenizerBase, kind: Any, length: int, count: int) -> list[RetrievalPrompt]:
+    """Prompts of one length, their depths spread from 0 to 1."""
+    return list(prompts_of(tokenizer, kind, (length,), torch.linspace(0, 1, count).tolist(), (0,)))
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
@@ -50,21 +65,21 @@ def test_facts_are_distinct() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("length", LENGTHS)
 def test_prompts_have_the_length_asked_for(tokenizer: PreTrainedTokenizerBase, kind: str, length: int) -> None:
-    for prompt in retrieval_prompts.prompts(tokenizer, kind, length, 9):
+    for prompt in prompts(tokenizer, kind, length, 9):
         assert len(prompt.tokens) == length
         assert encode(tokenizer, prompt.text) == list(prompt.tokens)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_choice_is_encoded_as_in_the_whole_text(tokenizer: PreTrainedTokenizerBase, kind: str) -> None:
-    (prompt,) = retrieval_prompts.prompts(tokenizer, kind, 256, 1)
+    (prompt,) = prompts(tokenizer, kind, 256, 1)
     for choice in prompt.choices:
         assert encode(tokenizer, prompt.text + choice) == [*prompt.tokens, *encode(tokenizer, choice)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_question_starts_where_it_says(tokenizer: PreTrainedTokenizerBase, kind: str) -> None:
-    for prompt in retrieval_prompts.prompts(tokenizer, kind, 300, 5):
+    for prompt in prompts(tokenizer, kind, 300, 5):
         question = tokenizer.decode(prompt.tokens[prompt.query_start :])
         assert question == prompt.text.splitlines()[-1]
         assert question.startswith("assert ")
@@ -105,33 +120,25 @@ def test_the_table_answers_at_its_depth(tokenizer: PreTrainedTokenizerBase, dept
     assert {corpus.split_of_name(str(value)) for value in table.values()} == {"evaluation"}
 
 
-def test_a_table_fills_the_prompt_or_has_the_pairs_asked_for(tokenizer: PreTrainedTokenizerBase) -> None:
-    full = key_value_prompt(tokenizer, 512)
+def test_a_table_fills_the_prompt(tokenizer: PreTrainedTokenizerBase) -> None:
+    prompt = key_value_prompt(tokenizer, 512)
     line = len(encode(tokenizer, retrieval_prompts.pair_line("lomeva", "48213")))
-    lead = full.text[: full.text.index("table = {")]
+    lead = prompt.text[: prompt.text.index("table = {")]
     assert len(encode(tokenizer, lead)) < line + 16
-    few = key_value_prompt(tokenizer, 512, pairs=9)
-    assert few.text.count('    "') - few.text[: few.text.index("table = {")].count('    "') == 9
-    assert len(few.tokens) == 512
 
 
 def test_answers_stand_at_every_place(tokenizer: PreTrainedTokenizerBase) -> None:
-    places = [prompt.answer for prompt in retrieval_prompts.prompts(tokenizer, "needle", 64, 64)]
+    places = [prompt.answer for prompt in prompts(tokenizer, "needle", 64, 64)]
     assert set(places) == set(range(retrieval_prompts.CHOICES))
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda t: retrieval_prompts.prompts(t, "passkey", 256, 1), "kind: expected one of key_value, needle"),
-        (lambda t: retrieval_prompts.prompts(t, "needle", 256, 0), "count: expected at least 1"),
         (lambda t: needle_prompt(t, 63), "length: expected at least 64 tokens"),
         (lambda t: needle_prompt(t, 256, depth=1.5), "depth: expected 0 .* to 1"),
         (lambda t: needle_prompt(t, 256, split="test"), "split: expected one of train, calibration, evaluation"),
         (lambda t: key_value_prompt(t, 64), "length: expected room for a table of 8 pairs"),
-        (lambda t: key_value_prompt(t, 512, pairs=7), "pairs: expected at least 8"),
-        (lambda t: key_value_prompt(t, 512, pairs=400), "pairs: expected 8 to 40, for a length of 512 tokens"),
-        (lambda t: retrieval.accuracy(None, t, []), "prompts: expected at least one prompt"),
     ],
 )
 def test_bad_arguments_are_named(
@@ -151,51 +158,38 @@ def random_model() -> LlamaForCausalLM:
     return LlamaForCausalLM(config).eval()
 
 
+def likelihoods(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, prompt: RetrievalPrompt) -> torch.Tensor:
+    """Nats of each choice, each in a call of its own with the whole prompt."""
+    found = []
+    for choice in prompt.choices:
+        tokens = torch.tensor(encode(tokenizer, prompt.text + choice))
+        with torch.no_grad():
+            each = model(tokens[None, :-1]).logits[0].log_softmax(-1).gather(1, tokens[1:, None])
+        found.append(each[len(prompt.tokens) - 1 :].sum())
+    return torch.stack(found)
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_scores_are_those_of_the_whole_text(
+def test_choices_share_one_prefill_and_score_as_the_whole_text(
     tokenizer: PreTrainedTokenizerBase, random_model: LlamaForCausalLM, kind: str
 ) -> None:
-    for prompt in retrieval_prompts.prompts(tokenizer, kind, 192, 3):
-        expected = []
-        for choice in prompt.choices:
-            tokens = torch.tensor(encode(tokenizer, prompt.text + choice))
-            with torch.no_grad():
-                likelihoods = random_model(tokens[None, :-1]).logits[0].log_softmax(-1)
-            each = likelihoods.gather(1, tokens[1:, None])
-            expected.append(each[len(prompt.tokens) - 1 :].sum())
-        scores = retrieval.choice_log_likelihoods(random_model, tokenizer, prompt)
-        torch.testing.assert_close(scores, torch.stack(expected))
-
-
-def test_choices_share_one_prefill(tokenizer: PreTrainedTokenizerBase, random_model: LlamaForCausalLM) -> None:
+    (prompt,) = prompts(tokenizer, kind, 192, 1)
     rows: list[torch.Size] = []
     hook = random_model.model.embed_tokens.register_forward_pre_hook(lambda _, given: rows.append(given[0].shape))
-    prompt = needle_prompt(tokenizer, 192)
-    retrieval.choice_log_likelihoods(random_model, tokenizer, prompt)
+    with torch.inference_mode():
+        scores = score_all(random_model, run_prefix(random_model, prompt.tokens), choice_tokens(tokenizer, prompt))
     hook.remove()
+    expected = likelihoods(random_model, tokenizer, prompt)
+    torch.testing.assert_close(torch.tensor([each.log_likelihood for each in scores]), expected)
     assert rows[0] == (1, 192)
-    assert sum(batch for batch, _ in rows[1:]) <= retrieval_prompts.CHOICES
     lengths = [length for _, length in rows[1:]]
     assert max(lengths) < 8
     assert len(set(lengths)) == len(lengths), "choices of one length run as one batch"
 
 
-def test_accuracy_counts_right_answers(tokenizer: PreTrainedTokenizerBase, random_model: LlamaForCausalLM) -> None:
-    prompts = retrieval_prompts.prompts(tokenizer, "needle", 64, 24)
-    right = [
-        int(retrieval.choice_log_likelihoods(random_model, tokenizer, prompt).argmax()) == prompt.answer
-        for prompt in prompts
-    ]
-    result = retrieval.accuracy(random_model, tokenizer, prompts)
-    assert (result.correct, result.total) == (sum(right), 24)
-    assert 0 < result.correct < 12  # an untrained model guesses
-    assert retrieval.Accuracy(48, 64).accuracy == 0.75
-    assert retrieval.Accuracy(48, 64).standard_error == pytest.approx(0.0541, abs=1e-4)
-
-
 @full
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_embedded_model_retrieves(kind: str) -> None:
+def test_the_embedded_model_retrieves(kind: retrieval_prompts.Kind) -> None:
     model, tokenizer = load_tiny_llama()
-    result = retrieval.accuracy(model, tokenizer, retrieval_prompts.prompts(tokenizer, kind, 512, 16))
-    assert result.correct >= 15  # guessing gives 2
+    task = RetrievalTask(model, tokenizer, kind, (512,), (0.0, 0.3, 0.7, 1.0), range(4))
+    assert sum(task.measure(kinds.dense(), model).scores) >= 15  # guessing gives 2

@@ -7,12 +7,13 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from tests.evaluation.test_retrieval import likelihoods, prompts
 from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.evaluation import corpus
 from toptheta_npu.evaluation.methods import kinds
 from toptheta_npu.evaluation.methods.method import Method
-from toptheta_npu.evaluation.tasks import retrieval, retrieval_prompts
+from toptheta_npu.evaluation.tasks import retrieval_prompts
 from toptheta_npu.evaluation.tasks.prefix import run_prefix, score
 from toptheta_npu.evaluation.tasks.retrieval import RetrievalTask
 
@@ -83,10 +84,10 @@ def test_dense_scores_are_those_of_the_whole_prompt(
 ) -> None:
     measurement = task.measure(kinds.dense(), model)
     for prompt, right, margin in zip(task.prompts, measurement.scores, measurement.details["margin"], strict=True):
-        likelihoods = retrieval.choice_log_likelihoods(model, tokenizer, prompt)
-        others = torch.cat([likelihoods[: prompt.answer], likelihoods[prompt.answer + 1 :]])
-        assert margin == pytest.approx(float(likelihoods[prompt.answer] - others.max()), abs=1e-4)
-        assert right == float(likelihoods.argmax() == prompt.answer)
+        found = likelihoods(model, tokenizer, prompt)
+        others = torch.cat([found[: prompt.answer], found[prompt.answer + 1 :]])
+        assert margin == pytest.approx(float(found[prompt.answer] - others.max()), abs=1e-4)
+        assert right == float(found.argmax() == prompt.answer)
     assert measurement.metric == "accuracy"
     assert measurement.higher_is_better
     assert sum(measurement.scores) >= 3  # guessing gives one in two
@@ -109,19 +110,6 @@ def test_the_text_is_dense_and_the_question_is_not(
     # question and answers: some 15 rows of more keys than the text has; a prefill would have 192 and more
     assert measurement.reads.keys_mean > 192
     assert measurement.reads.kept_mean < 0.4 * measurement.reads.keys_mean
-
-
-def test_a_whole_prompt_runs_under_the_method_where_asked_for(
-    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, sparse: Method
-) -> None:
-    task = RetrievalTask(model, tokenizer, "needle", (192,), (0.5,), (0,), prefill="thresholded")
-    measurement = task.measure(sparse, model)
-    assert measurement.reads.keys_mean < 150
-    assert measurement.details["prefill"] == "thresholded"
-    with sparse.enter(model):
-        likelihoods = retrieval.choice_log_likelihoods(model, tokenizer, task.prompts[0]).tolist()
-    right = likelihoods.pop(task.prompts[0].answer)
-    assert measurement.details["margin"] == [pytest.approx(right - max(likelihoods), abs=1e-5)]
 
 
 def test_texts_run_once_and_again_where_memory_ends(
@@ -179,7 +167,6 @@ def test_prompts_without_a_sparse_row_are_refused_or_counted(
     ("change", "message"),
     [
         ({"kind": "passkey"}, "kind: expected one of key_value, needle"),
-        ({"prefill": "sparse"}, "prefill: expected one of dense, thresholded"),
         ({"lengths": ()}, "lengths: expected at least one, got none"),
         ({"depths": ()}, "depths: expected at least one, got none"),
         ({"seeds": ()}, "seeds: expected at least one, got none"),
@@ -225,7 +212,7 @@ def texts() -> Iterator[str]:
 @pytest.mark.parametrize("bos", [False, True])
 def test_other_tokenizers_work(kind: retrieval_prompts.Kind, bos: bool) -> None:
     tokenizer = byte_level(bos=bos)
-    (prompt,) = retrieval_prompts.prompts(tokenizer, kind, 512, 1)
+    (prompt,) = prompts(tokenizer, kind, 512, 1)
     assert len(prompt.tokens) == 512
     assert tokenizer(prompt.text)["input_ids"] == list(prompt.tokens)
     assert (prompt.tokens[0] == tokenizer.bos_token_id) == bos
@@ -238,14 +225,14 @@ def test_other_tokenizers_work(kind: retrieval_prompts.Kind, bos: bool) -> None:
 def test_a_tokenizer_without_answers_of_its_own_is_refused() -> None:
     """Its tokens reach over blanks, so that "== 4" may be one."""
     tokenizer = byte_level(words=False)
-    (prompt,) = retrieval_prompts.prompts(tokenizer, "needle", 256, 1)
+    (prompt,) = prompts(tokenizer, "needle", 256, 1)
     with pytest.raises(TopThetaValueError, match=r"tokenizer: expected one that encodes 'assert .*' in the same way"):
         retrieval_prompts.choice_tokens(tokenizer, prompt)
 
 
 def test_the_question_starts_with_the_token_that_holds_its_first_letter() -> None:
     tokenizer = byte_level(words=False)
-    for prompt in retrieval_prompts.prompts(tokenizer, "needle", 256, 8):
+    for prompt in prompts(tokenizer, "needle", 256, 8):
         question = prompt.text.splitlines()[-1]
         assert question in tokenizer.decode(prompt.tokens[prompt.query_start :])
         assert question not in tokenizer.decode(prompt.tokens[prompt.query_start + 1 :])

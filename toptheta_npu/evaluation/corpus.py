@@ -6,12 +6,9 @@ are split by name, so a module is in exactly one of the splits on every machine.
 
 from __future__ import annotations
 
-import importlib
-import re
 import sys
 import sysconfig
 import zlib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -33,8 +30,6 @@ _EXCLUDED = {
     "site-packages", "dist-packages", "encodings", "pydoc_data", "idlelib", "lib2to3",
     "turtledemo", "tkinter", "distutils", "ensurepip", "__pycache__",
 }  # fmt: skip
-# Prose: characters of a paragraph, and the share of them that are letters and blanks.
-_SHORTEST_PARAGRAPH, _LETTERS = 80, 0.9
 _TEST_FOLDERS = {"test", "tests", "idle_test"}
 
 
@@ -133,51 +128,3 @@ def token_windows(tokenizer: PreTrainedTokenizerBase, split: Split, length: int,
         )
     by_rank.sort(key=lambda window: window[:2])
     return torch.tensor([tokens for _, _, tokens in by_rank[:count]], dtype=torch.int64, device="cpu")
-
-
-def prose_windows(tokenizer: PreTrainedTokenizerBase, split: Split, length: int, count: int) -> Tensor:
-    """Cut ``count`` windows of ``length`` tokens of English, end to end: the language reference behind ``help()``.
-
-    Paragraphs that hold code, grammar or mostly signs are left out, and so is what a second topic repeats. A topic is
-    in one of the splits calibration and evaluation; nothing was trained on them.
-
-    Returns:
-        int64 [count, length].
-
-    Raises:
-        TopThetaValueError: ``split`` is another one, or holds fewer such windows, or this Python has no such texts.
-
-    Example:
-        >>> from toptheta_npu.assets import load_tiny_llama
-        >>> prose_windows(load_tiny_llama()[1], "evaluation", 256, 3).shape
-        torch.Size([3, 256])
-    """
-    if split not in ("calibration", "evaluation"):
-        raise TopThetaValueError("split", "one of calibration, evaluation", repr(split))
-    tokens: list[int] = tokenizer("\n\n".join(_paragraphs(split)), verbose=False)["input_ids"]
-    if len(tokens) < length * count:
-        raise TopThetaValueError("count", f"at most {len(tokens) // length} at length {length}", str(count))
-    return torch.tensor(tokens[: length * count], dtype=torch.int64, device="cpu").view(count, length)
-
-
-def _paragraphs(split: Split) -> list[str]:
-    """Yield the paragraphs of prose of one split, topic after topic."""
-    try:
-        topics: Mapping[str, str] = importlib.import_module("pydoc_data.topics").topics
-    except ModuleNotFoundError as error:
-        remedy = "install all of Python's library"
-        raise TopThetaValueError("pydoc_data", "the texts of help()", "a Python without them", remedy) from error
-    home: dict[str, Split] = {}
-    for name, text in sorted(topics.items()):
-        for block in re.split(r"\n\s*\n", text):
-            paragraph = " ".join(block.split())
-            if _is_prose(block, paragraph):
-                home.setdefault(paragraph, "evaluation" if zlib.crc32(name.encode()) % 5 < 2 else "calibration")
-    return [paragraph for paragraph, its in home.items() if its == split]
-
-
-def _is_prose(block: str, paragraph: str) -> bool:
-    if any(line.startswith(" " * 5) for line in block.split("\n")):  # code and grammar
-        return False
-    letters = sum(sign.isalpha() or sign == " " for sign in paragraph)
-    return len(paragraph) >= _SHORTEST_PARAGRAPH and letters >= _LETTERS * len(paragraph)

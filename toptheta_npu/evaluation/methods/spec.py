@@ -100,13 +100,6 @@ class MethodSpec:
         return cast("Selection", self.options.get("selection", "own"))
 
     @property
-    def compensated_by_default(self) -> MethodSpec:
-        """The same method with the compensations that its name alone has."""
-        defaults = self.kind.defaults()
-        others = {name: value for name, value in self.values if name not in COMPENSATIONS}
-        return MethodSpec(self.kind, tuple((defaults | others).items()))
-
-    @property
     def text(self) -> str:
         """The shortest text that `names.parse_method` reads as this method.
 

@@ -70,8 +70,8 @@ class LmEvalTask:
     """Measure a task of lm-eval; a document is a sample.
 
     Args:
-        name: as lm-eval has it, or one of the local tasks: toptheta_key_value, toptheta_needle (both also with _token,
-            for answers of one token), toptheta_key_value_generate and toptheta_next_line.
+        name: as lm-eval has it, or one of the local tasks: toptheta_key_value, toptheta_needle and
+            toptheta_key_value_generate.
         tokenizer: of the model.
         limit: the first so many documents; None for all.
         num_fewshot: examples in the prompt; None: as in `PAPER_SETTINGS`, else the task's own number.
@@ -88,7 +88,7 @@ class LmEvalTask:
         >>> from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
         >>> from toptheta_npu.evaluation.methods import kinds
         >>> model, tokenizer = load_tiny_llama()
-        >>> task = LmEvalTask("toptheta_needle_token", tokenizer, limit=2, metadata={"lengths": [256]})
+        >>> task = LmEvalTask("toptheta_needle", tokenizer, limit=2, metadata={"lengths": [256]})
         >>> method = kinds.top_theta(load_tiny_llama_thresholds("post_softmax"), 64, compensated=True)
         >>> measurement = task.measure(method, model)
         >>> measurement.metric, measurement.scores, measurement.details["prefill"]

@@ -6,16 +6,13 @@ method, each row exactly as its decode step would.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, get_args
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, get_args
 
 import torch
-from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..._checks import PrefillMode, check_choice
+from ..._checks import check_choice
 from ...errors import TopThetaValueError
 from .. import corpus
 from ..measurement import Measurement, check_layers
@@ -43,8 +40,6 @@ class RetrievalTask:
         depths: where the fact stands, from 0 (the start) to 1 (the end).
         seeds: prompts for each length and depth.
         split: of the library that names, values and source come from.
-        prefill: ``"dense"``, or ``"thresholded"``: the text before the question runs under the method, too, which
-            takes a prefill per prompt and method.
         prefix_bytes: the keys and values of the dense texts are kept up to this many bytes, those of the first prompts;
             the texts of the others run densely again for every method.
 
@@ -73,20 +68,17 @@ class RetrievalTask:
         seeds: Sequence[int] = range(8),
         *,
         split: corpus.Split = "evaluation",
-        prefill: PrefillMode = "dense",
         prefix_bytes: int = 2**30,
     ) -> None:
         check_choice("kind", kind, get_args(retrieval_prompts.Kind))
-        check_choice("prefill", prefill, get_args(PrefillMode))
         for name, values in (("lengths", lengths), ("depths", depths), ("seeds", seeds)):
             if not values:
                 raise TopThetaValueError(name, "at least one", "none")
         check_layers(model)
         self._name = kind
-        self._prefill = prefill
         self.prompts = list(prompts_of(tokenizer, kind, lengths, depths, seeds, split))
         self._choices = [choice_tokens(tokenizer, prompt) for prompt in self.prompts]
-        self._prefixes = self._kept_prefixes(model, prefix_bytes) if prefill == "dense" else []
+        self._prefixes = self._kept_prefixes(model, prefix_bytes)
 
     @property
     def name(self) -> str:
@@ -112,27 +104,22 @@ class RetrievalTask:
         """
         dense_prompts = self._count_dense(method)
         # the model itself is the method's within the context
-        dense = share_weights(model) if self._prefill == "dense" and len(self._prefixes) < len(self.prompts) else model
+        dense = share_weights(model) if len(self._prefixes) < len(self.prompts) else model
         counter, margins = ReadCounter(method), []
         with torch.inference_mode(), method.enter(model) as recording:
             for index, prompt in enumerate(self.prompts):
-                before = self._text_before(index, dense)
-                rest = prompt.tokens[prompt.query_start :] if before else prompt.tokens
-                margins.append(_margin(model, run_prefix(model, rest, before), self._choices[index], prompt.answer))
+                before = self._prefixes[index] if index < len(self._prefixes) else _run_text(dense, prompt)
+                asked = run_prefix(model, prompt.tokens[prompt.query_start :], before)
+                margins.append(_margin(model, asked, self._choices[index], prompt.answer))
                 counter.add(recording.summaries())
                 recording.clear()
                 progress(index + 1)
         scores = tuple(float(margin > 0) for margin in margins)
-        details = self._details(margins) | {"dense_prompts": dense_prompts}
+        details = {
+            "prefill": "dense", "length": [len(prompt.tokens) for prompt in self.prompts],
+            "depth": [prompt.depth for prompt in self.prompts], "margin": margins, "dense_prompts": dense_prompts,
+        }  # fmt: skip
         return Measurement("accuracy", True, scores, details=details, **counter.result()._asdict())
-
-    def _details(self, margins: list[float]) -> dict[str, Any]:
-        return {
-            "prefill": self._prefill,
-            "length": [len(prompt.tokens) for prompt in self.prompts],
-            "depth": [prompt.depth for prompt in self.prompts],
-            "margin": margins,
-        }
 
     def _kept_prefixes(self, model: PreTrainedModel, limit: int) -> list[Prefix]:
         prefixes: list[Prefix] = []
@@ -145,12 +132,6 @@ class RetrievalTask:
                     break
                 prefixes.append(prefix)
         return prefixes
-
-    def _text_before(self, index: int, dense: PreTrainedModel) -> Prefix | None:
-        """Take the dense text before the question; None where it is not dense."""
-        if self._prefill != "dense":
-            return None
-        return self._prefixes[index] if index < len(self._prefixes) else _run_text(dense, self.prompts[index])
 
     def _count_dense(self, method: Method) -> int:
         k = method.k or 0
@@ -171,57 +152,3 @@ def _margin(model: PreTrainedModel, prompt: Prefix, choices: list[list[int]], an
     """Tell how much more likely the answer is than the most likely other choice, in nats."""
     likelihoods = [each.log_likelihood for each in score_all(model, prompt, choices)]
     return likelihoods[answer] - max(each for index, each in enumerate(likelihoods) if index != answer)
-
-
-@dataclass(frozen=True)
-class Accuracy:
-    """Count how many prompts were answered with the true value."""
-
-    correct: int
-    total: int
-
-    @property
-    def accuracy(self) -> float:
-        """The share answered rightly, 0 to 1; guessing gives 1/8."""
-        return self.correct / self.total
-
-    @property
-    def standard_error(self) -> float:
-        """The binomial standard error of the share."""
-        return math.sqrt(self.accuracy * (1 - self.accuracy) / self.total)
-
-
-def choice_log_likelihoods(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompt: RetrievalPrompt
-) -> Tensor:
-    """Measure the log-likelihood of each choice after the prompt, in nats.
-
-    The prompt runs once at batch size 1; the choices then share its cache, those of one length in one batch.
-
-    Returns:
-        float32 [8], on the CPU.
-
-    Raises:
-        TopThetaValueError: as `retrieval_prompts.choice_tokens`.
-    """
-    with torch.inference_mode():
-        prefix = run_prefix(model, prompt.tokens)
-        likelihoods = score_all(model, prefix, choice_tokens(tokenizer, prompt))
-        return torch.tensor([each.log_likelihood for each in likelihoods], dtype=torch.float32, device="cpu")
-
-
-def accuracy(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Iterable[RetrievalPrompt]
-) -> Accuracy:
-    """Count how many prompts the model answers rightly, choosing by log-likelihood.
-
-    Example:
-        >>> from toptheta_npu.assets import load_tiny_llama
-        >>> model, tokenizer = load_tiny_llama()
-        >>> accuracy(model, tokenizer, retrieval_prompts.prompts(tokenizer, "needle", 256, 4)).total
-        4
-    """
-    right = [int(choice_log_likelihoods(model, tokenizer, prompt).argmax()) == prompt.answer for prompt in prompts]
-    if not right:
-        raise TopThetaValueError("prompts", "at least one prompt", "none")
-    return Accuracy(sum(right), len(right))

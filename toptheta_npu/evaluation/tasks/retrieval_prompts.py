@@ -136,7 +136,6 @@ def key_value_prompt(
     depth: float = 0.5,
     seed: int = 0,
     split: corpus.Split = "evaluation",
-    pairs: int | None = None,
 ) -> RetrievalPrompt:
     """Make a table and a question after one of its values; the other choices are values of the same table.
 
@@ -146,10 +145,9 @@ def key_value_prompt(
         depth: which pair is asked for, from 0 (the first) to 1 (the last).
         seed: the same arguments give the same prompt.
         split: where names, values and source come from.
-        pairs: pairs in the table, at least 8; None for as many as fit.
 
     Raises:
-        TopThetaValueError: ``depth`` is outside 0 to 1, ``split`` is unknown, or the pairs do not fit.
+        TopThetaValueError: ``depth`` is outside 0 to 1, ``split`` is unknown, or not eight pairs fit.
 
     Example:
         >>> from toptheta_npu.assets import load_tiny_llama
@@ -158,7 +156,7 @@ def key_value_prompt(
         (256, 8, 1)
     """
     generator = _generator("key_value", length, depth, seed, split)
-    facts = _facts_that_fit(tokenizer, generator, split, length, pairs)
+    facts = _facts_that_fit(tokenizer, generator, split, length)
     name = list(facts)[round(depth * (len(facts) - 1))]
     source = draw_source(generator, split, _LONGEST_TOKEN * length)
     table, query = table_text(facts), table_query(name)
@@ -205,33 +203,6 @@ def needle_prompt(
 
     text, tokens = _fit(tokenizer, length, source, compose)
     return _prompt(tokenizer, "needle", text, tokens, query, value, [v for _, v in others], depth, generator)
-
-
-def prompts(
-    tokenizer: PreTrainedTokenizerBase,
-    kind: Kind,
-    length: int,
-    count: int,
-    seed: int = 0,
-    split: corpus.Split = "evaluation",
-) -> list[RetrievalPrompt]:
-    """Make ``count`` prompts of one kind and length, with depths spread evenly from 0 to 1.
-
-    Raises:
-        TopThetaValueError: ``kind`` is unknown, ``count`` is below 1, or as for a single prompt.
-
-    Example:
-        >>> from toptheta_npu.assets import load_tiny_llama
-        >>> [prompt.depth for prompt in prompts(load_tiny_llama()[1], "needle", 128, 3)]
-        [0.0, 0.5, 1.0]
-    """
-    if kind not in get_args(Kind):
-        raise TopThetaValueError("kind", f"one of {', '.join(get_args(Kind))}", repr(kind))
-    if count < 1:
-        raise TopThetaValueError("count", "at least 1", str(count))
-    make = key_value_prompt if kind == "key_value" else needle_prompt
-    depths = [i / (count - 1) if count > 1 else 0.5 for i in range(count)]
-    return [make(tokenizer, length, depth, seed * count + i, split) for i, depth in enumerate(depths)]
 
 
 def prompts_of(
@@ -304,12 +275,10 @@ def _count(tokenizer: PreTrainedTokenizerBase, text: str) -> int:
 
 
 def _facts_that_fit(
-    tokenizer: PreTrainedTokenizerBase, generator: random.Random, split: corpus.Split, length: int, pairs: int | None
+    tokenizer: PreTrainedTokenizerBase, generator: random.Random, split: corpus.Split, length: int
 ) -> dict[str, str]:
-    """Draw the pairs asked for, or as many as leave room for a line of source and the question."""
-    if pairs is not None and pairs < CHOICES:
-        raise TopThetaValueError("pairs", f"at least {CHOICES}, one for each choice", str(pairs))
-    facts = list(draw_facts(generator, split, pairs or length // 8).items())
+    """Draw as many pairs as leave room for a line of source and the question."""
+    facts = list(draw_facts(generator, split, length // 8).items())
     question = max((_count(tokenizer, table_query(name)) for name, _ in facts), default=0)
     room = length - len(leading_tokens(tokenizer)) - _SOURCE_LINE - question
     # the largest number of pairs whose table fits
@@ -317,8 +286,6 @@ def _facts_that_fit(
     fitting = bisect_right(sizes, room, key=lambda size: _count(tokenizer, table_text(dict(facts[:size])))) - 1
     if fitting < CHOICES:
         raise TopThetaValueError("length", f"room for a table of {CHOICES} pairs", f"{length} tokens")
-    if pairs is not None and fitting < pairs:
-        raise TopThetaValueError("pairs", f"{CHOICES} to {fitting}, for a length of {length} tokens", str(pairs))
     return dict(facts[:fitting])
 
 
