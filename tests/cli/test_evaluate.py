@@ -119,9 +119,7 @@ def test_perplexity_is_that_of_the_plain_model(model: Path, folder: Path) -> Non
     assert main(model, *QUICK, "--method", "dense") == 0
     (measurement,) = results().measurements.values()
     tokenizer = AutoTokenizer.from_pretrained(model)
-    found = collect_windows(
-        find_sources([Path("book.txt")], "text", "utf-8").sources, Conventions.of(tokenizer), 128, 2
-    )
+    found = collect_windows(find_sources([Path("book.txt")]).sources, Conventions.of(tokenizer), 128, 2)
     network = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
     with torch.no_grad():
         for place, nats in enumerate(measurement.scores):
@@ -236,7 +234,6 @@ def test_a_file_of_settings(model: Path, folder: Path) -> None:
         (("-o", "no/such/folder.jsonl"), "--output: expected a file in an existing folder"),
         (("--k", "-1"), "--k: expected an int of at least 1, got -1"),
         (("--workers", "99999"), "the cores that this process may use, got 99999; every worker has a copy of the"),
-        (("--encoding", "idna"), "--encoding: expected an encoding of text, got 'idna'; such as utf-8"),
         *((("--task", "key-value", "--prompt-length", length), f"--prompt-length: expected {expected}, got {length}")
           for length, expected in (("0", "an int of at least 1"), ("-5", "an int of at least 1"),
                                    ("1", "room for a table of 8 pairs"), ("5", "room for a table of 8 pairs"))),

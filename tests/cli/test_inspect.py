@@ -15,7 +15,6 @@ import torch
 
 from tests.calibration.parts import shards
 from tests.cli.command import toptheta
-from toptheta_npu.assets import load_tiny_llama_thresholds
 from toptheta_npu.thresholds import ThresholdTable
 from toptheta_npu.thresholds.summary import told_dense
 
@@ -126,15 +125,6 @@ def test_a_layer_without_thresholds_says_why_in_one_line(
     assert found["header"]["dense_layers"] == [{"layers": [2], "why": why}]
 
 
-def test_thresholds_come_before_the_origin(file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert inspect(file) == 0
-    text = capsys.readouterr().out
-    first = "table.theta: pre_softmax, pooled, k = 8, 32, 3 layers x 2 heads, rows of 9 to 400 keys"
-    assert text.splitlines()[0] == first
-    titles = ["  fingerprint", "theta at k", "k̃, the elements", "R² of the fitted", "Settings and origin", "  text"]
-    assert sorted(titles, key=text.index) == titles
-
-
 def test_the_summary_comes_first(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert inspect(file) == 0
     lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()[2:13]]
@@ -184,10 +174,6 @@ def test_a_terminal_of_80_columns_and_a_file_see_whole_tables(
 
 
 def test_what_a_layer_keeps_at_two_k_is_said_once(file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert inspect(file) == 0
-    text = capsys.readouterr().out
-    assert cells(text, "k̃, the elements that a row keeps")["1"] == ["as k = 32", KEPT[0]]
-    assert cells(text, "R² of the fitted function")["1"][0] == "as k = 32"
     assert inspect(file, "--layer", "1") == 0
     text = capsys.readouterr().out
     assert cells(text, "layer 1: k̃")["0"] == ["as k = 32", KEPT[0]]
@@ -266,16 +252,6 @@ def test_plots_are_drawn_or_say_why_not(file: str, tmp_path: Path, capsys: pytes
     assert json.loads(printed.out)["layer"] == 1
 
 
-@pytest.mark.parametrize("placement", ["pre_softmax", "post_softmax"])
-def test_the_embedded_thresholds(placement: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    load_tiny_llama_thresholds(placement).save(tmp_path / "table")
-    assert inspect(str(tmp_path / "table")) == 0
-    text = capsys.readouterr().out
-    assert "…" not in text.split("theta at k")[1].split("Settings and origin")[0]
-    low, high = map(float, cells(text, "k̃, the elements that a row keeps")["4"][2].split(" to "))
-    assert low < 128 < high
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -294,7 +270,6 @@ def test_the_embedded_thresholds(placement: Any, tmp_path: Path, capsys: pytest.
         ),
         (["sdc"], "got a sdc.txt of the paper's authors; make a table of it: toptheta convert th.txt --sdc sdc.txt"),
         (["table.theta", "--layer", "3"], "--layer: expected 0 to 2, got 3"),
-        (["table.theta", "--layer", "-1"], "--layer: expected 0 to 2, got -1"),
         (["table.theta", "--k", "7"], "--k: expected 8 to 32, the calibrated range, got 7"),
         (["table.theta", "--plot", "text"], "--plot: expected a folder that can be made, got text"),
     ],
@@ -312,14 +287,11 @@ def test_wrong_use(file: str, arguments: list[str], message: str, capsys: pytest
     assert message in re.sub(r"\s+", " ", capsys.readouterr().err)
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
-def test_an_output_that_knows_no_greek_gets_what_it_knows(
-    encoding: str, file: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_output_that_knows_no_greek_gets_what_it_knows(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     written = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding=encoding))
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
     assert inspect(file) == 0
     sys.stdout.flush()
-    text = written.getvalue().decode(encoding)
+    text = written.getvalue().decode("ascii")
     assert "k?, the elements that a row keeps" in text
     assert "7.5 to 8.2" in text

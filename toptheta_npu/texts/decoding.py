@@ -7,74 +7,36 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from .._files import file_error
-from ..errors import TopThetaValueError
 
 #: Bytes that are read at a time.
 CHUNK = 2**16
-#: Codecs for names and literals; no file of text is written in one.
-_OF_STRINGS = ("idna", "punycode", "unicode-escape", "raw-unicode-escape")
-_MARKS = (
-    (codecs.BOM_UTF32_LE, "utf-32"),
-    (codecs.BOM_UTF32_BE, "utf-32"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
-)
 
 
-def check_encoding(encoding: str) -> str:
-    """Check that ``encoding`` is one of text. Return its own name.
-
-    Raises:
-        TopThetaValueError: Python knows no such encoding of text.
-
-    Example:
-        >>> check_encoding("Latin-1")
-        'iso8859-1'
-    """
-    try:
-        found = codecs.lookup(encoding)
-        "a".encode(encoding)  # refuses codecs such as base64, which are none of text
-        if found.name in _OF_STRINGS:
-            raise LookupError(encoding)
-    except (LookupError, ValueError) as error:
-        remedy = "such as utf-8, utf-16, latin-1 or cp1252"
-        raise TopThetaValueError("--encoding", "an encoding of text", repr(encoding), remedy) from error
-    return found.name
-
-
-def decoded(path: Path, encoding: str, record: Callable[[bytes], None]) -> Iterator[str]:
-    """Yield the text of a file, some at a time. The file is closed in between.
+def decoded(path: Path, record: Callable[[bytes], None]) -> Iterator[str]:
+    """Yield the text of a file in UTF-8, some at a time. The file is closed in between.
 
     Args:
         path: the file.
-        encoding: as Python names it.
         record: is given all bytes that were read.
 
     Raises:
-        TopThetaValueError: the file cannot be read, or is not text in ``encoding``.
+        TopThetaValueError: the file cannot be read, or is not text in UTF-8.
     """
-    name = check_encoding(encoding)
-    wide = name.startswith(("utf-16", "utf-32"))
-    decoder = codecs.getincrementaldecoder("utf-8-sig" if name == "utf-8" else encoding)()
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()
     offset = 0
     while True:
         content = read_at(path, offset)
-        if not offset and not wide:
-            _refuse_mark(path, content, encoding)
         record(content)
         kept = decoder.getstate()[0]
         try:
             text = decoder.decode(content, final=not content)
         except UnicodeDecodeError as error:
-            place = offset - len(kept) + error.start
-            raise _not_text(path, encoding, error.object[error.start : error.start + 1], place, content) from error
-        except UnicodeError as error:  # utf-16 and utf-32 want a mark
-            remedy = f"add --encoding {encoding}-le or {encoding}-be, or leave the option out"
-            raise file_error(path, f"the byte order mark of {encoding}", "none at offset 0", remedy) from error
+            got = f"byte 0x{error.object[error.start]:02x} at offset {offset - len(kept) + error.start}"
+            remedy = "leave it out, or convert it: iconv -f latin1 -t utf-8"
+            raise file_error(path, "text in UTF-8", got, remedy) from error
         if "\0" in text:
-            at = f" at offset {offset + content.index(0)}" if not wide else ""
-            remedy = "leave it out; text in UTF-16 needs --encoding utf-16-le or utf-16-be"
-            raise file_error(path, "a text file", f"a binary one, with a null byte{at}", remedy)
+            got = f"a binary one, with a null byte at offset {offset + content.index(0)}"
+            raise file_error(path, "a text file", got, "leave it out")
         if text:
             yield text
         if not content:
@@ -98,26 +60,9 @@ def read_at(path: Path, offset: int, size: int = CHUNK) -> bytes:
 
 
 def is_binary(path: Path) -> bool:
-    """Tell whether the first bytes have a null byte and no byte order mark, as git judges it.
+    """Tell whether the first bytes have a null byte, as git judges it.
 
     Raises:
         TopThetaValueError: the file cannot be read.
     """
-    start = read_at(path, 0, 2**13)
-    return b"\0" in start and not start.startswith(tuple(mark for mark, _ in _MARKS))
-
-
-def _refuse_mark(path: Path, content: bytes, encoding: str) -> None:
-    for mark, name in _MARKS:
-        if content.startswith(mark):
-            got = f"the byte order mark of {name} at offset 0"
-            raise file_error(path, f"text in {encoding}", got, f"add --encoding {name}")
-
-
-def _not_text(path: Path, encoding: str, byte: bytes, place: int, content: bytes) -> TopThetaValueError:
-    if b"\0" in content:
-        got = f"a binary file (byte 0x{byte.hex()} at offset {place}, and null bytes)"
-        return file_error(path, f"text in {encoding}", got, "leave it out")
-    got = f"byte 0x{byte.hex()} at offset {place}" if byte else f"an end within a character at offset {place}"
-    others = [name for name in ("utf-8", "latin-1", "cp1252") if name != encoding][:2]
-    return file_error(path, f"text in {encoding}", got, f"name its encoding, such as --encoding {' or '.join(others)}")
+    return b"\0" in read_at(path, 0, 2**13)

@@ -94,21 +94,19 @@ class PlainText:
     Args:
         path: the file; errors name it as it was given.
         name: for the record.
-        encoding: as Python names it.
 
     Raises:
-        TopThetaValueError: while it is read: bytes that are not text in this encoding, or a file that cannot be read.
+        TopThetaValueError: while it is read: bytes that are not text in UTF-8, or a file that cannot be read.
     """
 
-    def __init__(self, path: Path, name: str, encoding: str = "utf-8") -> None:
+    def __init__(self, path: Path, name: str) -> None:
         self.path = path
         self.name = name
-        self._encoding = encoding
         self._digest = _Digest("bytes")
 
     def pieces(self) -> Iterator[Piece]:
         """Yield the document in pieces."""
-        yield from cut(decoded(self.path, self._encoding, self._digest.add))
+        yield from cut(decoded(self.path, self._digest.add))
 
     def used(self) -> str:
         """Tell how much was read so far, and its digest."""
@@ -119,7 +117,7 @@ class JsonLines:
     """A file of JSON objects, one a line: the texts in one of their fields are the documents.
 
     Args:
-        path, name, encoding: as :class:`PlainText`.
+        path, name: as :class:`PlainText`.
         field: of the objects.
 
     Raises:
@@ -127,26 +125,11 @@ class JsonLines:
         TopThetaValueError: as :class:`PlainText`; or a line is not a JSON object with this field.
     """
 
-    def __init__(self, path: Path, name: str, field: str = "text", encoding: str = "utf-8") -> None:
+    def __init__(self, path: Path, name: str, field: str = "text") -> None:
         self.path = path
         self.name = name
         self._field = field
-        self._encoding = encoding
         self._digest = _Digest("bytes")
-
-    def first(self) -> dict[str, Any] | None:
-        """Read the object in the first line that holds anything; None: there is none, as JSON of another form begins.
-
-        Raises:
-            TopThetaValueError: the file cannot be read, or is not text.
-        """
-        begun = JsonLines(self.path, self.name, self._field, self._encoding)
-        line = next((line for line in begun._lines() if line.strip()), "")
-        try:
-            entry = json.loads(line)
-        except (ValueError, RecursionError):
-            return None
-        return entry if isinstance(entry, dict) else None
 
     def pieces(self) -> Iterator[Piece]:
         """Yield the documents in pieces. Leave out lines without anything."""
@@ -161,7 +144,7 @@ class JsonLines:
     def _lines(self) -> Iterator[str]:
         held: list[str] = []
         size = 0
-        for text in decoded(self.path, self._encoding, self._digest.add):
+        for text in decoded(self.path, self._digest.add):
             first, *others = text.split("\n")
             held.append(first)
             size += len(first)

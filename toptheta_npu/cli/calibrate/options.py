@@ -52,8 +52,7 @@ class Options:
         list[Path],
         typer.Option(help="Text to judge by, as --text. Default: one window in ten is kept back."),
     ] = dataclasses.field(default_factory=list)
-    field: Annotated[str, typer.Option(help="Field of .jsonl and .json files, column of data sets.")] = "text"
-    encoding: Annotated[str, typer.Option(help="Of text files, such as utf-16 or latin-1.")] = "utf-8"
+    field: Annotated[str, typer.Option(help="Field of .jsonl files, column of data sets.")] = "text"
     length: Annotated[
         int | None, typer.Option(help="Tokens in a window. Default: the model's positions, up to 4096; embedded 2048.")
     ] = None
@@ -182,7 +181,7 @@ def provenance(options: Options, candidate: Candidate, plan: Plan) -> dict[str, 
     """Tell the settings in force, as a file for --config says them, and the versions; nothing of this machine."""
     effective = {
         "model": candidate.name if options.model is not None else None, "text": options.text or None,
-        "evaluation": options.evaluation or None, "field": options.field, "encoding": options.encoding,
+        "evaluation": options.evaluation or None, "field": options.field,
         "length": plan.length, "sequences": plan.sequences or ALL, "k": plan.k, "layer_k": plan.layer_k,
         "placement": options.placement, "estimator": options.estimator, "alpha": options.alpha,
         "quantile": options.quantile,

@@ -74,9 +74,9 @@ def find_texts(options: Options) -> Texts:
     Raises:
         TopThetaValueError: none is named for another model, or one cannot be read.
     """
-    named = find_sources(options.evaluation, options.field, options.encoding) if options.evaluation else None
+    named = find_sources(options.evaluation, options.field) if options.evaluation else None
     if options.text:
-        return Texts(find_sources(options.text, options.field, options.encoding), named)
+        return Texts(find_sources(options.text, options.field), named)
     if options.model is None:
         return Texts(_library("calibration"), named or _library("evaluation"))
     raise TopThetaValueError("--text", "files or folders with text to calibrate on", "none", "such as: --text book.txt")
@@ -185,7 +185,7 @@ def _notes(texts: Texts, wanted: int | None, have: int, length: int) -> list[str
         if sources.left_out:
             count = len(sources.left_out)
             files = "1 file is" if count == 1 else f"{count} files are"
-            notes.append(f"{files} left out, binary, empty or JSON without texts, such as {sources.left_out[0]}.")
+            notes.append(f"{files} left out, binary, empty or JSON, such as {sources.left_out[0]}.")
     return notes
 
 

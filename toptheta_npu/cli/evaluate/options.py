@@ -67,8 +67,7 @@ class Options:
     text: Annotated[
         list[Path], typer.Option(help="Text for perplexity, as toptheta calibrate takes it; may be given again.")
     ] = dataclasses.field(default_factory=list)
-    field: Annotated[str, typer.Option(help="Field of .jsonl and .json files, column of data sets.")] = "text"
-    encoding: Annotated[str, typer.Option(help="Of text files, such as utf-16 or latin-1.")] = "utf-8"
+    field: Annotated[str, typer.Option(help="Field of .jsonl files, column of data sets.")] = "text"
     length: Annotated[
         int | None,
         typer.Option(help="Tokens in a window. Default: as long as the tables reach, at most 4096; embedded 2560."),

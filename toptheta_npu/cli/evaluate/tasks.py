@@ -90,7 +90,7 @@ class Texts:
             raise TopThetaValueError("--windows", error.expected, error.got, error.remedy) from error
 
     def _named(self) -> Tensor:
-        found = find_sources(self._options.text, self._options.field, self._options.encoding)
+        found = find_sources(self._options.text, self._options.field)
         wanted = self._options.windows
         conventions = Conventions.of(self._candidate.tokenizer)
         windows = collect_windows(found.sources, conventions, self.length, wanted)
