@@ -26,7 +26,6 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "Algorithm 1, k = 128": {"k": 128},
     "Algorithm 1, k = 128, one row in ten": {"k": 128, "row_fraction": 0.1},
     "Algorithm 1, k = 128, dense attention": {"k": 128, "top_k_at_calibration": False},
-    "quantile 0.9, k = 128": {"k": 128, "estimator": "quantile", "quantile": 0.9},
     "pooled, k = 128": {"k": 128, "estimator": "pooled"},
     "pooled, k = 32 to 512, dense attention": _POOLED,
     "pooled, k = 32 to 512, dense attention, one row in ten": {**_POOLED, "row_fraction": 0.1},

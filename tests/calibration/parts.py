@@ -9,12 +9,11 @@ from typing import Any
 import torch
 
 from toptheta_npu.calibration import Calibrator
-from toptheta_npu.calibration.part import Part, SeenSequence, WholeSet
+from toptheta_npu.calibration.shard import SeenSequence, Shard, WholeSet
 from toptheta_npu.calibration.state import CalibrationState
 from toptheta_npu.thresholds import ThresholdTable
 
-#: Every estimator with the options that it needs.
-ESTIMATORS: dict[str, dict[str, Any]] = {"algorithm1": {}, "pooled": {}, "quantile": {"quantile": 0.9}}
+ESTIMATORS = ("algorithm1", "pooled")
 HEADS, LAYERS, LONGEST = 2, 2, 24
 
 
@@ -25,18 +24,13 @@ def rows(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     return scores.masked_fill(torch.arange(LONGEST) >= lengths[:, None], -math.inf), lengths
 
 
-def of_estimator(name: str) -> dict[str, Any]:
-    """The options that choose an estimator."""
-    return {"estimator": name, **ESTIMATORS[name]}
-
-
 def observed(seeds: range, estimator: str = "pooled", **options: Any) -> Calibrator:
     options = {
         "k": [3, 5],
         "longest": LONGEST,
         "layer_k": [4, 0],
         "placement": "pre_softmax",
-        **of_estimator(estimator),
+        "estimator": estimator,
         **options,
     }
     calibrator = Calibrator(LAYERS, HEADS, **options)
@@ -64,7 +58,7 @@ def assert_merged(merged: ThresholdTable, whole: ThresholdTable) -> None:
     for name in ("theta", "std"):
         torch.testing.assert_close(getattr(merged, name), getattr(whole, name), atol=1e-6, rtol=1e-6)
     exact = ["counts", "lengths"] + ["theta"] * (whole.estimator != "algorithm1")
-    exact += ["std", "bracket"] * (whole.estimator == "pooled")
+    exact += ["std"] * (whole.estimator == "pooled")
     for name in exact:
         assert torch.equal(getattr(merged, name), getattr(whole, name)), name
 
@@ -72,22 +66,19 @@ def assert_merged(merged: ThresholdTable, whole: ThresholdTable) -> None:
 def make(calibrator: Calibrator | None = None, **changes: Any) -> CalibrationState:
     fields: dict[str, Any] = {
         "calibrator": calibrator or observed(range(3)), "fingerprint": "model", "dtype": "float32",
-        "run": {"vmc": "True"}, "provenance": {"text": "noise"}, "part": Part(1, 3),
-        "seen": [SeenSequence.of(torch.arange(length)) for length in (5, 9)], "whole": WholeSet("ab" * 32, 7),
+        "run": {"vmc": "True"}, "provenance": {"text": "noise"}, "shard": Shard(1, 3),
+        "seen": [SeenSequence.of(torch.arange(length)) for length in (5, 9)], "whole": WholeSet("ab" * 32, 6),
     }  # fmt: skip
     return CalibrationState(**{**fields, **changes})
 
 
-#: What every shard knows of all sequences.
-SET = WholeSet("cd" * 32, 6)
-
-
 def shards(folder: Path, count: int, estimator: str = "pooled", **changes: Any) -> list[Path]:
-    """Files of the shards of ``observed(range(6))``."""
+    """Files of the shards of ``observed(range(6))``, which say that each has seen one sequence."""
     paths = []
     for index in range(count):
         calibrator = observed(range(index, 6, count), estimator)
-        fields: dict[str, Any] = {"part": Part(index, count), "whole": SET, "seen": make().seen[:1], **changes}
+        whole = WholeSet("cd" * 32, count)
+        fields: dict[str, Any] = {"shard": Shard(index, count), "whole": whole, "seen": make().seen[:1], **changes}
         make(calibrator, **fields).save(folder / f"shard-{index}")
         paths.append(folder / f"shard-{index}")
     return paths

@@ -16,32 +16,22 @@ from hypothesis import strategies as st
 
 from tests.calibration.parts import (
     ESTIMATORS,
-    LAYERS,
     assert_merged,
     content_of,
     finish,
     make,
     observe,
     observed,
-    rows,
     shards,
 )
 from toptheta_npu import _sealed
-from toptheta_npu.calibration import Calibrator
 from toptheta_npu.calibration import state as state_module
 from toptheta_npu.calibration.arrays import STATE_OF
-from toptheta_npu.calibration.part import Part, WholeSet
-from toptheta_npu.calibration.shards import merge_shards
+from toptheta_npu.calibration.merging import merge_shards
+from toptheta_npu.calibration.shard import Shard, WholeSet
 from toptheta_npu.calibration.state import KIND, CalibrationState
 from toptheta_npu.errors import TopThetaError, TopThetaTypeError, TopThetaValueError
 from toptheta_npu.thresholds import Estimator, ThresholdTable
-
-
-def with_discarded(calibrator: Calibrator, table: ThresholdTable, seeds: range) -> Calibrator:
-    for seed in seeds:
-        for layer in range(LAYERS):
-            calibrator.observe_discarded(layer, *rows(seed + 100 * layer), table)
-    return calibrator
 
 
 def test_every_estimator_is_tried():
@@ -64,17 +54,8 @@ def test_a_calibrator_goes_on_from_its_file_as_if_it_had_never_stopped(tmp_path,
     assert content_of(finish(again.calibrator), tmp_path / "again") == expected
 
 
-def test_the_second_pass_goes_on_too(tmp_path):
-    table = finish(observed(range(3), "algorithm1"))
-    expected = with_discarded(observed(range(3)), table, range(6)).with_discarded_mass(table)
-    make(with_discarded(observed(range(3)), table, range(2))).save(tmp_path / "state")
-    again = with_discarded(CalibrationState.load(tmp_path / "state").calibrator, table, range(2, 6))
-    got = again.with_discarded_mass(table)
-    assert content_of(got, tmp_path / "got") == content_of(expected, tmp_path / "expected")
-
-
 def test_all_that_is_said_of_a_part_comes_back(tmp_path):
-    for kept in (make(), make(seen=[], whole=None, part=Part())):
+    for kept in (make(), make(seen=[], shard=Shard())):
         kept.save(tmp_path / "state")
         again = CalibrationState.load(tmp_path / "state")
         for field in dataclasses.fields(CalibrationState):
@@ -120,7 +101,7 @@ def outcome_of(path: Path, content: bytes) -> CalibrationState | None:
         (lambda content: b"", "expected a safetensors file, got something else or a damaged file"),
         (lambda content: content[:-1], "expected a safetensors file, .*; get a fresh copy, or calibrate from"),
         (lambda content: content[:-1] + bytes([content[-1] ^ 1]), "checksum of its content, got another content"),
-        (lambda content: content.replace(b'\\"schema\\": 2', b'\\"schema\\": 3'), "schema version 2, got 3; install"),
+        (lambda content: content.replace(b'\\"schema\\": 3', b'\\"schema\\": 4'), "schema version 3, got 4; install"),
         (lambda content: content.replace(KIND.key.encode(), KIND.key.encode()[::-1]), "another kind; correct the path"),
     ],
 )
@@ -179,7 +160,7 @@ bounded_json = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=5,
 )
-FIELDS = sorted(set(KIND.fields[2]) - {"schema", "checksum"})
+FIELDS = sorted(set(KIND.fields[3]) - {"schema", "checksum"})
 SETTINGS = [field.name for field in dataclasses.fields(observed(range(0)).settings)]
 
 
@@ -267,14 +248,14 @@ def spoilt(paths: list[Path], index: int, **changes: Any) -> list[Path]:
         (lambda p: p[:1], "got all but 1, 2; give every shard"),
         (lambda p: [*p, p[1]], r"shard-1: expected another shard of the 3, got shard 1 again, which .*shard-1 is"),
         (
-            lambda p: spoilt(p, 1, whole=None),
-            "shard-1: expected a finished shard, got one that stopped after 1",
+            lambda p: spoilt(p, 1, seen=[]),
+            "shard-1: expected a finished shard, got one that stopped after 0",
         ),
         (
-            lambda p: spoilt(p, 1, part=Part(1, 4)),
+            lambda p: spoilt(p, 1, shard=Shard(1, 4), whole=WholeSet("cd" * 32, 4)),
             r"shard-1: .* as .*shard-0, got one with count=4 \(there 3\)",
         ),
-        (lambda p: spoilt(p, 2, whole=WholeSet("ef", 6)), "shard-2: .*, got one with other sequences"),
+        (lambda p: spoilt(p, 2, whole=WholeSet("ef", 3)), "shard-2: .*, got one with other sequences"),
         (lambda p: spoilt(p, 1, dtype="bfloat16"), r"shard-1: .* dtype=bfloat16 \(there float32\)"),
         (lambda p: spoilt(p, 1, run={"vmc": "False"}), r"shard-1: .* vmc=False \(there True\)"),
         (lambda p: spoilt(p, 1, fingerprint="other"), r"shard-1: .* another model \(by its fingerprint\)"),
@@ -297,16 +278,16 @@ def test_shards_are_a_list_of_paths(paths):
         merge_shards(paths)
 
 
-def test_parts_are_parts():
+def test_shards_are_shards():
     for index, count in ((3, 3), (-1, 2), (0, 0)):
         with pytest.raises(TopThetaValueError, match=r"index|count"):
-            Part(index, count)
+            Shard(index, count)
     with pytest.raises(TopThetaTypeError, match="index: expected an int, got True"):
-        Part(True, 2)
+        Shard(True, 2)
 
 
 def test_the_header_is_plain_json(content):
     length = int.from_bytes(content[:8], "little")
     header = json.loads(json.loads(content[8 : 8 + length])["__metadata__"][KIND.key])
-    assert (header["schema"], header["index"], header["count"], header["total"]) == (2, 1, 3, 7)
+    assert (header["schema"], header["index"], header["count"], header["total"]) == (3, 1, 3, 6)
     assert header["settings"]["k"] == [5]

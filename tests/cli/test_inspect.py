@@ -18,7 +18,6 @@ from tests.cli.command import toptheta
 from toptheta_npu.thresholds import ThresholdTable
 from toptheta_npu.thresholds.summary import told_dense
 
-KEPT = ["7.5 to 8.2"] * 2
 LENGTHS, K = (9, 20, 33, 50, 128, 400), (8, 32)
 
 
@@ -31,9 +30,8 @@ def make(**changes: Any) -> ThresholdTable:
     theta[:, 2] = -math.inf
     counts = torch.full(shape[1:], 4)
     counts[0, 1, 2:4], counts[2] = 0, 0
-    bracket = torch.stack([torch.full(shape, 7.5), torch.full(shape, 8.25)])
     fields: dict[str, Any] = {
-        "theta": theta, "k": k, "lengths": n, "counts": counts, "std": torch.zeros(shape), "bracket": bracket,
+        "theta": theta, "k": k, "lengths": n, "counts": counts, "std": torch.zeros(shape),
         "placement": "pre_softmax", "estimator": "pooled", "alpha": 0.0, "layer_k": (0, 40, 0),
         "fingerprint": "llama:" + 60 * "0", "provenance": {"text": "the standard [library]"},
     }  # fmt: skip
@@ -91,9 +89,6 @@ def test_tells_what_the_file_holds(file: str, capsys: pytest.CaptureFixture[str]
     assert theta["0"] == ["32", *theta["0"][1:4], at_400, "2 of 8: n = 33, 50"]
     assert theta["1"][:2] == ["40", "dense"]
     assert set(theta) == {"0", "1"}
-    assert cells(text, "k̃, the elements that a row keeps") == {"0": KEPT, "1": ["as k = 32", KEPT[1]]}
-    quality = cells(text, "R² of the fitted function")
-    assert quality == {"0": ["1.000 (1.000, 0)"] * 2, "1": ["as k = 32", "1.000 (1.000, 0)"]}
 
 
 @pytest.mark.parametrize("placement", ["pre_softmax", "post_softmax"])
@@ -127,15 +122,9 @@ def test_a_layer_without_thresholds_says_why_in_one_line(
 
 def test_the_summary_comes_first(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert inspect(file) == 0
-    lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()[2:13]]
-    names = ["k", "k̃/k", "row", "size", "layer_k", "dense", "placement", "estimator", "discarded", "fingerprint"]
+    lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()[2:12]]
+    names = ["k", "row", "size", "layer_k", "dense", "placement", "estimator", "discarded", "fingerprint"]
     assert [line[0] for line in lines if line] == names
-    # 7.5 of the least k of layer 1, which is 40, and 8.25 of 32
-    assert lines[1][1].strip() == f"{7.5 / 40:.2f} to {8.25 / 32:.2f} at k = 32, on calibration rows"
-    assert inspect(file, "--layer", "0", "--k", "8") == 0
-    assert "0.94 to 1.03 at k = 8, on calibration rows" in capsys.readouterr().out
-    assert inspect(file, "--k", "16") == 0
-    assert re.search(r"k̃/k +not in the file at k = 16", capsys.readouterr().out)
 
 
 def test_checksums_are_for_those_who_ask(file: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -173,32 +162,21 @@ def test_a_terminal_of_80_columns_and_a_file_see_whole_tables(
     assert sorted(every.findall(folded)) == sorted(every.findall(whole))
 
 
-def test_what_a_layer_keeps_at_two_k_is_said_once(file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert inspect(file, "--layer", "1") == 0
-    text = capsys.readouterr().out
-    assert cells(text, "layer 1: k̃")["0"] == ["as k = 32", KEPT[0]]
-    assert cells(text, "layer 1: R²")["0"][0] == "as k = 32"
-
-
 def test_looks_closer_at_a_layer_and_a_k(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert inspect(file, "--layer", "0", "--k", "16") == 0
     text = capsys.readouterr().out
     theta = cells(text, "layer 0: theta at k = 16")
     assert [row[-1] for row in theta.values()] == ["24", "16"]
     assert theta["1"][-2] == f"{1 + math.log(400 / 16):.2f}"
-    assert cells(text, "layer 0: k̃")["1"] == KEPT
-    assert cells(text, "layer 0: R²")["1"][0].startswith("1.000, ")
 
 
-def test_a_table_without_counts_of_kept_elements_says_so(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_estimator_and_the_discarded_mass_are_told(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     mass = torch.zeros(2, 3, 2, len(LENGTHS))
-    make(bracket=None, estimator="algorithm1", alpha=0.1, discarded_mass=mass, discarded_statistic="mean").save(file)
+    make(estimator="algorithm1", alpha=0.1, discarded_mass=mass, discarded_statistic="mean").save(file)
     assert inspect(file) == 0
     text = capsys.readouterr().out
-    assert "k̃: not in the file; the estimator algorithm1 keeps no counts of it." in text
     assert re.search(r"estimator +algorithm1, alpha 0\.1", text)
     assert re.search(r"discarded mass +yes \(mean\)", text)
-    assert "k̃, the elements" not in text
 
 
 def test_json_has_all_of_it(file: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -213,43 +191,21 @@ def test_json_has_all_of_it(file: str, capsys: pytest.CaptureFixture[str]) -> No
         {"mean": math.log(400 / 32) + 0.5, "min": math.log(400 / 32), "max": math.log(400 / 32) + 1, "dense_heads": 0},
         rel=1e-6,
     )
-    assert second["kept"][0] == {"target": 40, "low": 7.5, "high": 8.25}
     assert (second["target"], second["gaps"]["of"]) == (40, 6)
     assert third["theta"] == [None] * 4
-    assert third["kept"] == third["r_squared"] == [None, None]
     assert inspect(file, "--json", "--layer", "1") == 0
     heads = json.loads(capsys.readouterr().out)["heads"]
     assert [head["rows"] for head in heads] == [24, 24]
 
 
-def test_counts_weigh_the_elements_kept(file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    table = make()
-    bracket = table.bracket.clone() if table.bracket is not None else torch.zeros(0)
-    bracket[:, 0, 0, :, -1] = 20.0
-    counts = table.counts.clone()
-    counts[0, 0, -1] = 44
-    make(bracket=bracket, counts=counts).save(file)
-    assert inspect(file, "--json") == 0
-    kept = json.loads(capsys.readouterr().out)["layers"][0]["kept"][0]
-    assert kept["low"] == pytest.approx((20 * 48 + 7.5 * 32) / 80)
-
-
-def test_plots_are_drawn_or_say_why_not(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_theta_is_drawn_over_the_length(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     assert inspect(file, "--plot", "plots") == 0
-    text = capsys.readouterr().out
-    for name in ("theta_length.png", "theta_k.png"):
-        assert (tmp_path / "plots" / name).read_bytes().startswith(b"\x89PNG")
-        assert f"{name} written." in text
-    assert "not drawn" not in text
-    assert sorted(path.name for path in (tmp_path / "plots").iterdir()) == ["theta_k.png", "theta_length.png"]
-    for name, options in (("dense", ("--layer", "2")), ("one", ("--layer", "1", "--json"))):
-        assert inspect(file, "--plot", name, *options) == 0
-        printed = capsys.readouterr()
-        text = printed.out + printed.err
-        assert "theta_k.png not drawn: it needs a layer with thresholds for two k or more." in text
-        assert (tmp_path / name / "theta_length.png").exists() == (name == "one")
-    assert json.loads(printed.out)["layer"] == 1
+    assert "plots/theta_length.png written." in capsys.readouterr().out
+    assert [path.name for path in (tmp_path / "plots").iterdir()] == ["theta_length.png"]
+    assert (tmp_path / "plots" / "theta_length.png").read_bytes().startswith(b"\x89PNG")
+    assert inspect(file, "--plot", "dense", "--layer", "2") == 2
+    assert "--layer: expected a layer with thresholds at k=32, got none" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -279,7 +235,7 @@ def test_wrong_use(file: str, arguments: list[str], message: str, capsys: pytest
     shards(Path(), 1)[0].rename("shard")
     mass = torch.zeros(1, 3, 2, len(LENGTHS))
     one_k = {name: getattr(make(), name)[:1] for name in ("theta", "k", "std")}
-    table = make(**one_k, bracket=None, discarded_mass=mass)
+    table = make(**one_k, discarded_mass=mass)
     table.export_text("th", 8)
     table.export_csv("csv", 8)
     table.export_sdc_text("sdc", 8)
@@ -290,8 +246,9 @@ def test_wrong_use(file: str, arguments: list[str], message: str, capsys: pytest
 def test_an_output_that_knows_no_greek_gets_what_it_knows(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    make(provenance={"text": "θ of a model"}).save(file)
     assert inspect(file) == 0
     sys.stdout.flush()
     text = written.getvalue().decode("ascii")
-    assert "k?, the elements that a row keeps" in text
-    assert "7.5 to 8.2" in text
+    assert "theta at k = 32" in text
+    assert "? of a model" in text

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.calibration.parts import SET, content_of, finish, make, observed, shards
+from tests.calibration.parts import content_of, finish, make, observed, shards
 from toptheta_npu import cli
-from toptheta_npu.calibration.part import Part
+from toptheta_npu.calibration.shard import Shard, WholeSet
 from toptheta_npu.thresholds import ThresholdTable
 
 ROOT = Path(__file__).parents[2]
+#: What each of three shards knows of all sequences.
+SET = WholeSet("cd" * 32, 3)
 
 
 def run(
@@ -68,8 +70,8 @@ def hostile(tmp_path: Path) -> dict[str, tuple[list[object], str]]:
     """Arguments, and what the one sentence says."""
     first, second, third = shards(tmp_path, 3)
     out = ["-o", tmp_path / "out"]
-    make(observed(range(2)), part=Part(2, 3), whole=None).save(tmp_path / "unfinished")
-    make(observed(range(2), seed=4), part=Part(2, 3), whole=SET).save(tmp_path / "foreign")
+    make(observed(range(2)), shard=Shard(2, 3), seen=[], whole=SET).save(tmp_path / "unfinished")
+    make(observed(range(2), seed=4), shard=Shard(2, 3), seen=make().seen[:1], whole=SET).save(tmp_path / "foreign")
     (tmp_path / "damaged").write_bytes(first.read_bytes()[:-9])
     (tmp_path / "[red]text[red]").write_text("no shard")
     finish(observed(range(2))).save(tmp_path / "table")
@@ -115,7 +117,7 @@ def test_what_cannot_be_merged_is_one_sentence(tmp_path, capsys, monkeypatch, na
 
 def test_the_table_of_a_single_shard(tmp_path, capsys, monkeypatch):
     """Such as the state of a calibration whose table could not be saved."""
-    make(observed(range(4)), part=Part(), whole=SET).save(tmp_path / "state")
+    make(observed(range(4)), shard=Shard(), whole=WholeSet("cd" * 32, 2)).save(tmp_path / "state")
     _, _, status = run(capsys, monkeypatch, tmp_path / "state", "-o", tmp_path / "out")
     assert status == 0
     expected = finish(observed(range(4)))

@@ -34,14 +34,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ("calibrate --row-fraction 2", "--row-fraction: expected above 0 and at most 1, got 2.0"),
         ("calibrate --k 0", "--k: expected an int from 1 to 16777216, got 0"),
-        (
-            "calibrate --quantile 0.9",
-            "--quantile needs --estimator quantile; leave it out, or pass --estimator quantile",
-        ),
-        (
-            "calibrate --estimator quantile",
-            "--quantile: expected a number with --estimator quantile, got none; pass",
-        ),
         ("inspect table.theta --layer 9", "--layer: expected 0 to 2, got 9"),
         ("inspect table.theta --k 7", "--k: expected 8 to 32, the calibrated range, got 7; calibrate with --k 7"),
     ],

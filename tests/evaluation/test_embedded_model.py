@@ -87,7 +87,7 @@ def test_offline_compensation_by_the_mean_harms_and_by_the_geometric_mean_does_n
     model, tokenizer = load_tiny_llama()
     table = load_tiny_llama_thresholds("pre_softmax")
     first = slice(0, 1)
-    table = dataclasses.replace(table, k=table.k[first], theta=table.theta[first], std=table.std[first], bracket=None)
+    table = dataclasses.replace(table, k=table.k[first], theta=table.theta[first], std=table.std[first])
     texts = corpus.token_windows(tokenizer, "calibration", 600, 2)
     held_out = corpus.token_windows(tokenizer, "evaluation", 257, 4)
 

@@ -55,7 +55,7 @@ def sparse() -> Method:
 def all_pass() -> Method:
     """Top-θ with thresholds that everything passes."""
     table = load_tiny_llama_thresholds("post_softmax")
-    table = dataclasses.replace(table, theta=torch.full_like(table.theta, -torch.inf), bracket=None)
+    table = dataclasses.replace(table, theta=torch.full_like(table.theta, -torch.inf))
     return kinds.top_theta(table, 64, compensated=True)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from tests.calibration.parts import ESTIMATORS, of_estimator
+from tests.calibration.parts import ESTIMATORS
 from tests.models.tiny import new_model, tokens
 from toptheta_npu import _files
 from toptheta_npu.calibration.state import CalibrationState
@@ -24,9 +24,9 @@ from toptheta_npu.models import calibrate
 
 SEQUENCES = 7
 OPTIONS: list[dict[str, Any]] = [
-    {**of_estimator(estimator), **more}
+    {"estimator": estimator, **more}
     for estimator in ESTIMATORS
-    for more in ({"row_fraction": 0.5, "decode_tokens": 2}, {"placement": "post_softmax"})
+    for more in ({"row_fraction": 0.5}, {"placement": "post_softmax"})
 ]
 
 

@@ -9,7 +9,6 @@ from torch.utils.data import DataLoader, IterableDataset
 from transformers import BatchEncoding, DynamicCache, LlamaModel
 
 from tests.models.tiny import K, model_of, new_model, tokens
-from toptheta_npu.calibration import Calibrator
 from toptheta_npu.errors import TopThetaError, TopThetaTypeError, TopThetaValueError
 from toptheta_npu.models import calibrate, calibrate_discarded_mass, model_fingerprint, sparsify
 from toptheta_npu.thresholds import MeanDiscardedMassWarning, ThresholdTable
@@ -86,7 +85,7 @@ def test_batches_lists_and_iterators_are_the_same_texts():
     expected = calibrate(model_of(), TEXTS, **options)
     for texts in (list(TEXTS), [TEXTS[:3], TEXTS[3:4], TEXTS[4:]]):
         assert torch.equal(calibrate(model_of(), texts, **options).theta, expected.theta)
-    assert torch.equal(calibrate(model_of(), iter(TEXTS), longest=60, **options).theta, expected.theta)
+    assert torch.equal(calibrate(model_of(), iter(TEXTS), **options).theta, expected.theta)
 
 
 @pytest.fixture(scope="module")
@@ -142,10 +141,7 @@ def test_sequences_of_different_lengths_and_streams():
         def __iter__(self):
             return iter(torch.tensor(each) for each in ragged)
 
-    for texts in (DataLoader(Stream()), iter(ragged)):
-        with pytest.raises(TopThetaValueError, match="longest: expected the most tokens of a sequence"):
-            calibrate(model_of(), texts, k=K, **DENSE)
-    assert torch.equal(calibrate(model_of(), DataLoader(Stream()), k=K, longest=60, **DENSE).theta, expected)
+    assert torch.equal(calibrate(model_of(), DataLoader(Stream()), k=K, **DENSE).theta, expected)
 
 
 def test_several_k_without_top_k_at_calibration():
@@ -164,32 +160,6 @@ def test_layers_with_a_larger_k_of_their_own():
     first = run.statistics()[0]
     assert (first.kept[first.keys <= 20] == first.keys[first.keys <= 20, None]).all()
     assert abs(first.kept[first.keys > 20].float().mean() - 20) < 0.5
-
-
-def test_decode_rows_are_observed_as_the_prompt_they_make(monkeypatch):
-    model = model_of()
-    prompts, shown = TEXTS[:2, :20], []
-    original = Calibrator.look
-
-    def look(self, layer, scores, lengths, ranked=None, learnable_sink=None):
-        shown.append((layer, scores.clone(), lengths.clone()))
-        return original(self, layer, scores, lengths, ranked)
-
-    monkeypatch.setattr(Calibrator, "look", look)
-    decoded = calibrate(model, prompts, k=K, decode_tokens=15, **DENSE)
-    steps = [(layer, lengths.tolist()) for layer, _, lengths in shown if len(lengths) == 1]
-    assert steps[:4] == [(0, [21]), (1, [21]), (0, [22]), (1, [22])]
-    assert len(steps) == 2 * 15 * 2
-    assert decoded.lengths.max() == 35
-    # the generated tokens are those of top-k attention, so the table of the whole texts is the same
-    from toptheta_npu.evaluation.methods.top_k import select_top_k as top_k
-    from toptheta_npu.models import apply_selection
-
-    with apply_selection(model, lambda layer: top_k(K)):
-        whole = torch.cat(
-            [model.generate(one[None], max_new_tokens=15, min_new_tokens=15, do_sample=False) for one in prompts]
-        )
-    torch.testing.assert_close(calibrate(model, whole, k=K, **DENSE).theta, decoded.theta, atol=1e-4, rtol=1e-4)
 
 
 def test_discarded_mass_is_what_is_left_out():
@@ -244,7 +214,7 @@ def test_calibration_leaves_the_model_alone():
     model, ids = new_model(), tokens(1, 20)
     with torch.no_grad():
         expected = model(ids).logits
-        calibrate(model, TEXTS, k=K, decode_tokens=2, **DENSE)
+        calibrate(model, TEXTS, k=K, **DENSE)
         assert torch.equal(model(ids).logits, expected)
         with pytest.raises(ZeroDivisionError):
             calibrate(model, TEXTS, k=K, progress=lambda done: 1 // 0, **DENSE)
@@ -258,8 +228,6 @@ def test_a_model_without_a_head():
     base.load_state_dict(model_of().model.state_dict())
     expected = calibrate(model_of(), TEXTS, k=K, **DENSE)
     assert torch.equal(calibrate(base, TEXTS, k=K, **DENSE).theta, expected.theta)
-    with pytest.raises(TopThetaValueError, match=r"decode_tokens.*AutoModelForCausalLM"):
-        calibrate(base, TEXTS, k=K, decode_tokens=1, **DENSE)
     with torch.no_grad(), sparsify(base, expected, k=K):
         cache = DynamicCache()
         base(tokens(1, 20), past_key_values=cache)
@@ -290,8 +258,6 @@ def test_a_model_without_a_head():
         ([tokens(1, 60)[None]], {}, TopThetaValueError, r"\[B, n\]"),
         ([tokens(1, 60) + 90], {}, TopThetaValueError, "tokens from 0 to 96"),
         ([], {}, TopThetaValueError, "sequences"),
-        (iter(TEXTS), {}, TopThetaValueError, "longest"),
-        (iter(TEXTS), {"longest": 30}, TopThetaValueError, r"sequences\[0\].*at most longest=30"),
         (TEXTS, {"k": 0}, TopThetaValueError, "k: expected an int from 1 to 16777216, got 0"),
         (TEXTS, {"k": []}, TopThetaValueError, "k: expected one or more ints"),
         (TEXTS, {"k": "64"}, TopThetaTypeError, "k: expected an int, or a list or tuple of them, got '64'"),
@@ -313,8 +279,6 @@ def test_a_model_without_a_head():
             "none; raise it, or feed more sequences",
         ),
         (TEXTS, {"seed": "0"}, TopThetaTypeError, "seed: expected an int, got '0'"),
-        (TEXTS, {"decode_tokens": "1"}, TopThetaTypeError, "decode_tokens: expected an int, got '1'"),
-        (TEXTS, {"longest": "60"}, TopThetaTypeError, "longest: expected an int, got '60'"),
         (TEXTS, {"layer_k": ["0", "0"]}, TopThetaTypeError, "layer_k: expected an int, got '0'"),
         (TEXTS, {"layer_k": [10**30, 0]}, TopThetaValueError, "layer_k: expected an int from 0 to 16777216"),
         (TEXTS, {"vmc": "no"}, TopThetaTypeError, "vmc: expected True or False, got 'no'"),
@@ -325,7 +289,6 @@ def test_a_model_without_a_head():
         (TEXTS, {"k": 60}, TopThetaValueError, "more than 60 tokens"),
         (TEXTS, {"sdc": "offline"}, TopThetaValueError, "sdc"),
         (TEXTS, {"sdc": "none", "placement": "pre_softmax"}, TopThetaValueError, "vmc"),
-        (TEXTS, {"decode_tokens": -1}, TopThetaValueError, "decode_tokens"),
         (TEXTS, {"layer_k": None}, TopThetaValueError, "layer_k"),
         (TEXTS, {"estimator": "median"}, TopThetaValueError, "estimator"),
     ],
@@ -338,6 +301,6 @@ def test_unusable_arguments(texts, options, error, named, tmp_path):
 
 
 def test_a_second_pass_needs_rows_too():
-    table = calibrate(model_of(), TEXTS, k=K, **DENSE)
+    table = calibrate(model_of(), TEXTS, placement="pre_softmax", k=K, **DENSE)
     with pytest.raises(TopThetaValueError, match=r"^row_fraction: expected a share that picks some row of more than 8"):
         calibrate_discarded_mass(model_of(), table, TEXTS, row_fraction=1e-6)

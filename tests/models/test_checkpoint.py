@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 from torch.utils.data import DataLoader
 
-from tests.calibration.parts import ESTIMATORS, assert_merged, content_of, of_estimator
+from tests.calibration.parts import ESTIMATORS, assert_merged, content_of
 from tests.models.tiny import K, model_of, new_model, tokens
 from tests.tiers import full, only
-from toptheta_npu.calibration.shards import merge_shards
+from toptheta_npu.calibration.merging import merge_shards
 from toptheta_npu.calibration.state import CalibrationState
 from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
 from toptheta_npu.models import calibrate, calibrate_shard, model_fingerprint
@@ -33,7 +33,6 @@ OPTIONS: dict[str, Any] = {
     "k": K,
     "layer_k": [0, 0],
     "row_fraction": 0.5,
-    "decode_tokens": 2,
     "placement": "pre_softmax",
 }
 
@@ -65,16 +64,16 @@ def state(tmp_path: Path) -> Path:
 # --- going on -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("more", [{}, {"row_fraction": 1.0, "decode_tokens": 0, "placement": "post_softmax"}])
+@pytest.mark.parametrize("more", [{}, {"row_fraction": 1.0, "placement": "post_softmax"}])
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_the_table_is_that_of_an_uninterrupted_run(tmp_path, estimator, more, monkeypatch):
-    options = {**OPTIONS, **of_estimator(estimator), "provenance": {"text": "noise"}, **more}
+    options = {**OPTIONS, "estimator": estimator, "provenance": {"text": "noise"}, **more}
     expected = content_of(calibrate(model_of(), TEXTS, **options), tmp_path / "whole")
     stopped_after(4, tmp_path / "state", **{**options, "checkpoint_every": 3})
     stopped_after(6, tmp_path / "state", **options)
     done: list[int] = []
     kept = {"checkpoint": str(tmp_path / "state"), "checkpoint_every": 100}
-    table = calibrate(model_of(), iter(TEXTS), **options, **kept, longest=40, progress=done.append)
+    table = calibrate(model_of(), iter(TEXTS), **options, **kept, progress=done.append)
     assert content_of(table, tmp_path / "again") == expected
     assert done == [7]
     # what is left has everything: the table again, without the model
@@ -91,7 +90,7 @@ def test_the_state_is_written_after_every_so_many_sequences(tmp_path):
     )  # fmt: skip
     assert seen == [0, 0, 3, 3, 3, 6, 6]
     last = read(tmp_path / "state")
-    assert (len(last.seen), last.whole is not None, [each.tokens for each in last.seen]) == (7, True, [40] * 7)
+    assert (len(last.seen), last.finished, [each.tokens for each in last.seen]) == (7, True, [40] * 7)
 
 
 def read(path: Path) -> CalibrationState:
@@ -141,16 +140,11 @@ def test_a_signal_at_any_point_changes_nothing(tmp_path, by, count):
         ({"row_fraction": 0.25}, r"row_fraction=0.5 \(here 0.25\)"),
         ({"seed": 1}, r"seed=0 \(here 1\)"),
         ({"sdc": "none", "vmc": False}, r"sdc=exact \(here none\), vmc=True \(here False\)"),
-        ({"decode_tokens": 3}, r"longest=42 \(here 43\), decode_tokens=2 \(here 3\)"),
-        ({"longest": 50}, None),
     ],
 )
 def test_the_state_of_other_arguments_is_refused(state, options, named):
     before = state.read_bytes()
     arguments = {**OPTIONS, **options, "checkpoint": state}
-    if named is None:  # a list tells its longest sequence by itself
-        calibrate(model_of(), TEXTS, **arguments)
-        return
     remedy = "pass the arguments that it was made with, or delete the file and start anew"
     with pytest.raises(
         TopThetaValueError, match=f"state: expected the state of this .*, got one with {named}; {remedy}"
@@ -266,11 +260,11 @@ def test_the_options_are_those_of_calibrate():
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_shards_merge_to_the_whole(tmp_path, estimator):
-    options = {**OPTIONS, **of_estimator(estimator)}
+    options = {**OPTIONS, "estimator": estimator}
     whole = calibrate(model_of(), TEXTS, **options)
     paths = [tmp_path / f"shard-{index}" for index in range(9)]  # two of which have nothing to do
     for index, path in enumerate(paths):
-        calibrate_shard(model_of(), iter(TEXTS), index=index, count=9, path=path, longest=40, **options)
+        calibrate_shard(model_of(), iter(TEXTS), index=index, count=9, path=path, **options)
     merged = merge_shards(paths)
     assert merged.provenance == whole.provenance
     assert merged.fingerprint == model_fingerprint(model_of())

@@ -52,7 +52,7 @@ def content_of(table: ThresholdTable, path: Path) -> bytes:
 
 
 def test_a_dispatched_model_calibrates_to_the_same_table(whole, dispatched, tmp_path):
-    for name, options in (("prompts", {}), ("decode", {"decode_tokens": 3, "estimator": "pooled"})):
+    for name, options in (("algorithm1", {}), ("pooled", {"estimator": "pooled"})):
         expected = calibrate(whole, TEXTS, **OPTIONS, **options)
         table = calibrate(dispatched, TEXTS, **OPTIONS, **options, checkpoint=tmp_path / f"state of {name}")
         assert content_of(table, tmp_path / "dispatched") == content_of(expected, tmp_path / "whole")

@@ -52,7 +52,6 @@ def test_thresholds_of_minus_infinity_change_no_token(
         thresholds,
         theta=torch.full_like(thresholds.theta, -torch.inf),
         layer_k=[0] * 30,
-        bracket=None,
     )
     ids = torch.tensor([prompt])
     dense, leads = generate(model, ids)

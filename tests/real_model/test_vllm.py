@@ -59,7 +59,6 @@ def test_thresholds_of_minus_infinity_equal_vllm_as_it_is(
         thresholds,
         theta=torch.full_like(thresholds.theta, -torch.inf),
         layer_k=[0] * 30,
-        bracket=None,
     ).save(dense)
     made = engine({"table": str(dense), "k": 64})
     check(answers(made, asked, NEW_TOKENS), stock)

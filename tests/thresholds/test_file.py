@@ -193,19 +193,6 @@ def test_deeply_nested_values(saved: Path, content: bytes, field: str, depth: in
     assert outcome_of(saved, joined(outer, tensors)) is None
 
 
-@pytest.mark.parametrize(
-    ("changes", "error"),
-    [
-        ({"quantile": 0.9}, "quantile needs estimator='quantile'; leave it out"),
-        ({"estimator": "quantile"}, "quantile: expected a number with estimator='quantile', got none; pass 0.9"),
-        ({"estimator": "quantile", "quantile": 2}, "quantile: expected a number above 0 and below 1, got 2"),
-    ],
-)
-def test_a_quantile_goes_with_its_estimator(changes: dict[str, Any], error: str) -> None:
-    with pytest.raises(TopThetaError, match=error):
-        make(**changes)
-
-
 # --- fingerprints -------------------------------------------------------------------------------------
 
 MODEL = Fingerprint("llama", "0" * 16, "1" * 16, ("2" * 32, "3" * 32))

@@ -410,7 +410,6 @@ def changed(name: str, index: Any, value: float) -> Tensor:
             TopThetaValueError,
             "discarded_mass: expected shape",
         ),
-        ({"bracket": grid(formula)}, TopThetaValueError, r"bracket: expected shape \(2, 3, 3, 2, 6\)"),
         ({"placement": "middle"}, TopThetaValueError, "placement: expected one of pre_softmax, post_softmax"),
         ({"estimator": "median"}, TopThetaValueError, "estimator: expected one of algorithm1, pooled"),
         ({"alpha": math.nan}, TopThetaValueError, "alpha: expected a finite number"),
@@ -511,7 +510,6 @@ def tables(draw: st.DrawFn) -> ThresholdTable:
         provenance=draw(st.dictionaries(st.text(), st.text(), max_size=3)),
         discarded_mass=mass,
         discarded_statistic=None if mass is None else draw(st.sampled_from([None, "geometric_mean", "mean"])),
-        bracket=None if draw(st.booleans()) else floats(not_negative, (2, *shape)),
     )
 
 
@@ -653,15 +651,13 @@ NAN = grid(formula).index_fill(3, torch.tensor([2]), math.nan)
         (spoil("layer_k", [0, 0, 10**30]), "layer_k: expected an int from 0 to"),
         (spoil("alpha", 10**400), "alpha: expected a finite number"),
         (spoil("alpha", True), "alpha: expected a finite number"),
-        (spoil("schema", 6), "expected schema version 4 or 5, got 6"),
-        (spoil("schema", None), "expected schema version 4 or 5, got None"),
-        (spoil("schema", True), "expected schema version 4 or 5, got True"),
+        (spoil("schema", 7), "expected schema version 6, got 7"),
+        (spoil("schema", None), "expected schema version 6, got None"),
+        (spoil("schema", True), "expected schema version 6, got True"),
         (
-            spoil("schema", 1),
-            "schema version 4 or 5, got 1; install the toptheta_npu that wrote it, or calibrate the model again",
+            spoil("schema", 5),
+            "schema version 6, got 5; install the toptheta_npu that wrote it, or calibrate the model again",
         ),
-        (spoil("schema", 2), "expected schema version 4 or 5, got 2"),
-        (spoil("schema", 3), "expected schema version 4 or 5, got 3"),
         (
             spoil("checksum", None),
             "expected the header fields alpha, checksum, discarded_statistic, estimator",
@@ -703,29 +699,6 @@ def test_files_that_are_not_a_table_are_refused(tmp_path: Path, write: Callable[
 
 
 # --- cache scales -------------------------------------------------------------------------------------
-
-
-def of_schema_4(path: Path, floors: list[int]) -> None:
-    """A table as it was written beside error curves, with the least k that layers were calibrated for."""
-    tensors, header = parts_of(path)
-    header |= {"schema": 4, "curves": {"sdc": "exact", "vmc": True}, "calibrated_layer_k": floors}
-    write_parts(path, {**tensors, "curves.error": torch.zeros(3)}, header)
-
-
-def test_a_table_of_the_schema_before_keeps_its_thresholds(tmp_path: Path) -> None:
-    path = tmp_path / "table.theta"
-    of_schema_4(path, list(make().layer_k))
-    table = ThresholdTable.load(path)
-    assert torch.equal(table.theta, make().theta)
-    table.save(path)
-    make().save(tmp_path / "new")
-    assert path.read_bytes() == (tmp_path / "new").read_bytes()
-
-
-def test_thresholds_below_layer_k_of_the_schema_before_are_refused(tmp_path: Path) -> None:
-    of_schema_4(tmp_path / "table.theta", [7] * LAYERS)
-    with pytest.raises(TopThetaValueError, match="calibrated for their own layer_k, got some that were calibrated for"):
-        ThresholdTable.load(tmp_path / "table.theta")
 
 
 def scales(**changes: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from .calibrator import Calibrator
 from .moments import Moments
 from .row_statistics import kth_largest, sample_rows
 from .settings import FIRST_LAYERS_K, CalibrationSettings
-from .sketch import SketchThresholds, SurvivalSketch
+from .sketch import SurvivalSketch
 
 __all__ = [
     "FIRST_LAYERS_K",
@@ -15,7 +15,6 @@ __all__ = [
     "CalibrationSettings",
     "Calibrator",
     "Moments",
-    "SketchThresholds",
     "SurvivalSketch",
     "bucket_of",
     "kth_largest",

@@ -16,11 +16,10 @@ from .settings import CalibrationSettings
 
 
 class Statistics(NamedTuple):
-    """float64 [K, L, Hq, R] each (``bracket`` [2, K, L, Hq, R] or None); cells without rows hold anything."""
+    """float64 [K, L, Hq, R] each; cells without rows hold anything."""
 
     theta: Floats
     std: Floats
-    bracket: Floats | None
 
 
 def assemble(
@@ -40,13 +39,9 @@ def assemble(
     known = above & (cells > 0)
     wanted = above & known.any(axis=-1, keepdims=True)
 
-    def filled(values: Floats, elsewhere: Floats | float) -> Floats:
+    def filled(values: Floats, elsewhere: float) -> Floats:
         return np.where(wanted, fill_gaps(values[..., keep], known, wanted, knots), elsewhere)
 
-    bracket = None
-    if statistics.bracket is not None:
-        bounds = [filled(bound, knots.astype(np.float64)) for bound in statistics.bracket]
-        bracket = _float32(np.array(bounds))
     line = filled(line_of(settings.placement, torch.from_numpy(statistics.theta)), -np.inf)
     return ThresholdTable(
         theta=_float32(theta_of(settings.placement, line)),
@@ -60,8 +55,6 @@ def assemble(
         layer_k=settings.layer_k,
         fingerprint=fingerprint,
         provenance=provenance,
-        bracket=bracket,
-        quantile=settings.quantile,
     )
 
 

@@ -10,14 +10,11 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from .._checks import check_choice
 from ..errors import TopThetaValueError, shown
-from ..thresholds import DiscardedStatistic, Estimator, Placement, ThresholdTable
-from ..thresholds.kinds import DISCARDED_STATISTICS
+from ..thresholds import Estimator, Placement, ThresholdTable
 from ..thresholds.knots import Integers
 from .arrays import Arrays, Statistic, arrays_of, fill, named, take
 from .assembly import Statistics, assemble, check_complete
-from .discarded import DiscardedMass
 from .moments import Moments
 from .observation import Observation, check_rows, look
 from .on_device import ScoreBlocks, look_through
@@ -39,14 +36,12 @@ class Calibrator:
         placement: ``"pre_softmax"``, theta in units of the scaled score, or ``"post_softmax"``, a
             probability.
         estimator: ``"algorithm1"`` averages every row's own threshold; ``"pooled"`` keeps exactly k
-            elements per row on average over the calibration rows; ``"quantile"`` keeps at most k elements in a
-            share ``quantile`` of them.
+            elements per row on average over the calibration rows.
         alpha: standard deviations added to the average (algorithm1 only).
         layer_k: the least k of every layer, 0 for none; None: 512 in the first two layers, as in the paper.
         row_fraction: the share of rows that :meth:`rows_to_observe` picks.
         seed: of that choice.
         dense_layers: layers that need not be observed and get no thresholds, such as sliding-window ones.
-        quantile: a share above 0 and below 1 (quantile only): theta is this quantile of the rows' own thresholds.
 
     Raises:
         TopThetaTypeError: a k is not an int.
@@ -77,7 +72,6 @@ class Calibrator:
         row_fraction: float = 1.0,
         seed: int = 0,
         dense_layers: Sequence[int] = (),
-        quantile: float | None = None,
     ) -> None:
         self.settings = CalibrationSettings(
             num_layers=num_layers,
@@ -91,18 +85,14 @@ class Calibrator:
             row_fraction=row_fraction,
             seed=seed,
             dense_layers=dense_layers,
-            quantile=quantile,
         )
         self._knots = self.settings.knots()
         shape = (num_heads, len(self._knots))
-        moments, sketches = {
-            "algorithm1": (len(self.settings.k), 0), "pooled": (0, 1), "quantile": (0, len(self.settings.k))
-        }[estimator]  # fmt: skip
-        self._moments = [[Moments(shape) for _ in range(moments)] for _ in range(num_layers)]
-        self._sketches = [[SurvivalSketch(*shape) for _ in range(sketches)] for _ in range(num_layers)]
+        pooled = estimator == "pooled"
+        self._sketches = [SurvivalSketch(*shape) for _ in range(num_layers if pooled else 0)]
+        self._moments = [[Moments(shape) for _ in self.settings.k] for _ in range(0 if pooled else num_layers)]
         self._counts: Integers = np.zeros((num_layers, len(self._knots)), dtype=np.int64)
         self._observed: Integers = np.zeros(num_layers, dtype=np.int64)
-        self._discarded: DiscardedMass | None = None
 
     def rows_to_observe(self, count: int, sequence_index: int) -> Tensor:
         """Choose the rows of one sequence to calibrate on. Call once per sequence, and use for all layers and heads.
@@ -171,59 +161,11 @@ class Calibrator:
         self._observed[seen.layer] += seen.rows
         if len(seen.buckets) == 0:
             return
-        for moments, (values, buckets) in zip(self._moments[seen.layer], seen.thresholds, strict=True):
-            moments.update(values, buckets)
-        for sketch, (part, buckets) in zip(self._sketches[seen.layer], seen.sketches, strict=True):
-            sketch.merge(part, buckets)
+        if seen.sketch is not None:
+            self._sketches[seen.layer].merge(*seen.sketch)
+        for place, (values, buckets) in enumerate(seen.thresholds):
+            self._moments[seen.layer][place].update(values, buckets)
         np.add.at(self._counts[seen.layer], seen.buckets, 1)
-
-    def observe_discarded(self, layer: int, scores: Tensor, lengths: Tensor, table: ThresholdTable) -> None:
-        """Add rows to the second, optional pass: the exponential mass that ``table`` discards.
-
-        Arguments and errors as in :meth:`observe`, and:
-
-        Raises:
-            TopThetaValueError: ``table`` does not belong to these settings, is not the table of the
-                earlier calls, or is post-softmax, where the compensation is exact by construction.
-        """
-        second = self.second_pass(table)
-        second.add(second.look(layer, *check_rows(self.settings, layer, scores, lengths)))
-
-    def second_pass(self, table: ThresholdTable) -> DiscardedMass:
-        """Begin or go on with the second pass over ``table``.
-
-        Its ``look`` and ``add`` are to :meth:`observe_discarded` what :meth:`look` and :meth:`add` are to
-        :meth:`observe`.
-
-        Raises:
-            TopThetaValueError: as :meth:`observe_discarded`.
-        """
-        if self._discarded is None:
-            self._check_table(table)
-            self._discarded = DiscardedMass(table)
-        self._discarded.check_same(table)
-        return self._discarded
-
-    def with_discarded_mass(
-        self, table: ThresholdTable, statistic: DiscardedStatistic = "geometric_mean"
-    ) -> ThresholdTable:
-        """Give ``table`` the discarded mass of the second pass.
-
-        Args:
-            table: as in :meth:`observe_discarded`.
-            statistic: ``"geometric_mean"`` of the rows' masses, or their ``"mean"``, as in the paper.
-
-        Raises:
-            TopThetaValueError: no second pass over this table, none of its rows was long enough, or another
-                statistic.
-        """
-        check_choice("statistic", statistic, DISCARDED_STATISTICS)
-        if self._discarded is None:
-            remedy = "call observe_discarded first"
-            raise TopThetaValueError("table", "a table with a second pass over it", "none", remedy)
-        self._discarded.check_same(table)
-        mass = self._discarded.result(statistic)
-        return dataclasses.replace(table, discarded_mass=mass, discarded_statistic=statistic)
 
     def merge(self, other: Calibrator) -> None:
         """Add what ``other``, a shard of the same calibration, has seen.
@@ -235,16 +177,11 @@ class Calibrator:
             mine, theirs = getattr(self.settings, name), getattr(other.settings, name)
             if mine != theirs:
                 raise TopThetaValueError("other", f"a calibrator with {name}={mine}", f"{name}={theirs}")
-        if other._discarded is not None:
-            if self._discarded is None:
-                self._discarded = DiscardedMass(other._discarded.table)
-            self._discarded.merge(other._discarded)
         for mine_layer, their_layer in zip(self._moments, other._moments, strict=True):
             for moments, more in zip(mine_layer, their_layer, strict=True):
                 moments.merge(more)
-        for mine_sketches, their_sketches in zip(self._sketches, other._sketches, strict=True):
-            for sketch, more_rows in zip(mine_sketches, their_sketches, strict=True):
-                sketch.merge(more_rows)
+        for sketch, more_rows in zip(self._sketches, other._sketches, strict=True):
+            sketch.merge(more_rows)
         self._counts += other._counts
         self._observed += other._observed
 
@@ -274,12 +211,8 @@ class Calibrator:
 
         The arrays are the calibrator's own: write them before more rows are observed.
         """
-        about: dict[str, Any] = {"settings": dataclasses.asdict(self.settings), "discarded": None}
         arrays = {"counts": self._counts, "observed": self._observed, **arrays_of(self._gathered())}
-        if self._discarded is not None:
-            about["discarded"], more = self._discarded.state()
-            arrays |= more
-        return about, arrays
+        return {"settings": dataclasses.asdict(self.settings)}, arrays
 
     @classmethod
     def from_state(cls, about: Mapping[str, Any], arrays: Arrays) -> Calibrator:
@@ -306,9 +239,6 @@ class Calibrator:
         calibrator._counts = take(rest, "counts", like=calibrator._counts)
         calibrator._observed = take(rest, "observed", like=calibrator._observed)
         fill(calibrator._gathered(), rest)
-        if about["discarded"] is not None:
-            calibrator._discarded = DiscardedMass.from_state(about["discarded"], rest)
-            calibrator._check_table(calibrator._discarded.table)
         if rest:
             raise TopThetaValueError("state", "no other arrays", shown(sorted(rest)))
         return calibrator
@@ -318,36 +248,13 @@ class Calibrator:
         return {**named("moments", self._moments), **named("sketch", self._sketches)}
 
     def _statistics(self) -> Statistics:
-        if self.settings.estimator != "algorithm1":
-            return self._sketched_statistics()
+        if self.settings.estimator == "pooled":
+            pooled = [sketch.thetas(self.settings.targets(layer)) for layer, sketch in enumerate(self._sketches)]
+            theta = np.array(pooled).swapaxes(0, 1)
+            # sketches hold log-probabilities after the softmax
+            theta = np.exp(theta) if self.settings.placement == "post_softmax" else theta
+            return Statistics(theta, np.zeros_like(theta))
         by_k = list(zip(*self._moments, strict=True))
         mean = np.array([[moments.mean for moments in layers] for layers in by_k])
         std = np.array([[moments.std() for moments in layers] for layers in by_k])
-        return Statistics(mean + self.settings.alpha * std, std, None)
-
-    def _sketched_statistics(self) -> Statistics:
-        bracket = None
-        if self.settings.quantile is not None:
-            answers = [[sketch.quantile(self.settings.quantile) for sketch in layer] for layer in self._sketches]
-            theta = np.array(answers).swapaxes(0, 1)
-        else:
-            pooled = [sketch.thetas(self.settings.targets(layer)) for layer, (sketch,) in enumerate(self._sketches)]
-            # [L, K, 3, Hq, R]: theta, k_low, k_high
-            theta, *bounds = np.moveaxis(np.array(pooled), (0, 1, 2), (2, 1, 0))
-            bracket = np.array(bounds)
-        # Sketches hold log-probabilities after the softmax.
-        theta = np.exp(theta) if self.settings.placement == "post_softmax" else theta
-        return Statistics(theta, np.zeros_like(theta), bracket)
-
-    def _check_table(self, table: ThresholdTable) -> None:
-        if table.placement == "post_softmax":
-            raise TopThetaValueError(
-                "table",
-                "pre_softmax thresholds",
-                "post_softmax",
-                "its compensation is exact without estimates",
-            )
-        mine = (self.settings.num_layers, self.settings.num_heads)
-        theirs = (table.num_layers, table.num_heads)
-        if mine != theirs:
-            raise TopThetaValueError("table", "{} layers x {} heads".format(*mine), "{} x {}".format(*theirs))
+        return Statistics(mean + self.settings.alpha * std, std)

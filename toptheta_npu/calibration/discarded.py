@@ -7,8 +7,8 @@ than no compensation. The geometric mean is what a typical row discards.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+import dataclasses
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,17 +16,11 @@ from torch import Tensor
 
 from ..errors import TopThetaValueError
 from ..thresholds import DiscardedStatistic, ThresholdTable
-from ..thresholds.checks import DTYPES
-from ..thresholds.file import content_of
 from ..thresholds.kinds import DISCARDED_STATISTICS
 from ..thresholds.knots import Floats, bucket_of, fill_gaps
 from ..thresholds.lookup import Lookup
-from .arrays import Arrays, Statistic, arrays_of, fill, named
 from .moments import Moments
 from .on_device import ScoreBlocks
-
-#: What the names of a table's tensors begin with in a state.
-_TABLE = "discarded_table."
 
 # The scratch of a pass stays in the second-level cache for rows of some thousand elements.
 _ROWS_PER_PASS = 64
@@ -46,9 +40,15 @@ class DiscardedMass:
     """Average over rows, plainly and geometrically, the sum of exp(a - row max) of the elements that a table discards.
 
     An element is kept when it exceeds theta; a row where none does keeps its largest, as at inference.
+
+    Raises:
+        TopThetaValueError: ``table`` is post-softmax, where the compensation is exact by construction.
     """
 
     def __init__(self, table: ThresholdTable) -> None:
+        if table.placement == "post_softmax":
+            remedy = "its compensation is exact without estimates"
+            raise TopThetaValueError("table", "pre_softmax thresholds", "post_softmax", remedy)
         self.table = table
         self._lookup = Lookup(table)
         shape = (table.num_heads, len(table.lengths))
@@ -94,47 +94,12 @@ class DiscardedMass:
             logarithms = np.log(np.maximum(values, _SMALLEST_MASS, dtype=np.float64))
             self._moments["geometric_mean"][index][layer].update(logarithms, buckets[chosen])
 
-    def merge(self, other: DiscardedMass) -> None:
-        """Add what ``other`` has seen of the same table."""
-        self.check_same(other.table)
-        for statistic, by_k in self._moments.items():
-            for mine, theirs in zip(by_k, other._moments[statistic], strict=True):
-                for moments, more in zip(mine, theirs, strict=True):
-                    moments.merge(more)
-
-    def state(self) -> tuple[dict[str, Any], Arrays]:
-        """Give all that was gathered, and the table: what a JSON object can hold, and the arrays by name."""
-        header, tensors = content_of(self.table)
-        arrays = {_TABLE + name: tensor.numpy() for name, tensor in tensors.items()}
-        return header, {**arrays, **arrays_of(self._gathered())}
-
-    @classmethod
-    def from_state(cls, header: Mapping[str, Any], arrays: Arrays) -> DiscardedMass:
-        """Make what :meth:`state` was taken of; its arrays are taken out of ``arrays``.
+    def extended(self, statistic: DiscardedStatistic) -> ThresholdTable:
+        """Give the table with the statistic at every knot; lengths without rows are filled from their neighbours.
 
         Raises:
-            TopThetaTypeError, TopThetaValueError: this is no such state.
+            TopThetaValueError: none of the rows of a layer was long enough.
         """
-        fields: dict[str, Any] = dict(header)
-        for name in DTYPES:
-            if _TABLE + name in arrays:
-                fields[name] = torch.from_numpy(arrays.pop(_TABLE + name))
-        made = cls(ThresholdTable(**fields))
-        fill(made._gathered(), arrays)
-        return made
-
-    def _gathered(self) -> dict[str, Statistic]:
-        by_name = [named(f"discarded_{statistic}", by_k) for statistic, by_k in self._moments.items()]
-        return {name: moments for part in by_name for name, moments in part.items()}
-
-    def check_same(self, table: ThresholdTable) -> None:
-        """Raise a TopThetaValueError if ``table`` has other thresholds than the table of this pass."""
-        for name in ("theta", "k", "lengths"):
-            if not torch.equal(getattr(table, name), getattr(self.table, name)):
-                raise TopThetaValueError("table", "the table of this second pass", f"one with another {name}")
-
-    def result(self, statistic: DiscardedStatistic) -> Tensor:
-        """Give the statistic per knot, float32 [K, L, Hq, R]; lengths without rows are filled from their neighbours."""
         by_k = self._moments[statistic]
         mean: Floats = np.array([[moments.mean for moments in layers] for layers in by_k])
         if statistic == "geometric_mean":
@@ -145,13 +110,14 @@ class DiscardedMass:
         if unseen.any():
             index, layer, _ = np.argwhere(unseen)[0]
             raise TopThetaValueError(
-                "observe_discarded",
+                "sequences",
                 f"rows longer than {self.table.calibrated_targets[index, layer]} in layer {layer}",
                 "none",
                 "run the second pass over the same sequences as the first",
             )
         filled = fill_gaps(mean, known, wanted, self.table.lengths.numpy())
-        return torch.from_numpy(np.where(wanted, filled, 0.0).astype(np.float32))
+        mass = torch.from_numpy(np.where(wanted, filled, 0.0).astype(np.float32))
+        return dataclasses.replace(self.table, discarded_mass=mass, discarded_statistic=statistic)
 
 
 def _discarded(scores: Tensor, theta: Tensor) -> np.ndarray:

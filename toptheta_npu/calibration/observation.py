@@ -26,15 +26,14 @@ class Observation(NamedTuple):
         rows: rows looked at, dense ones too.
         buckets: int64 [N], of the long rows.
         thresholds: for each k the rows' own thresholds, float32 [Hq, n], and their buckets, int64 [n] (algorithm1).
-        sketches: of the elements of the long rows (pooled), or for each k of the rows' own thresholds (quantile), with
-            the numbers of the sketch's buckets.
+        sketch: of the elements of the long rows, with the numbers of its buckets (pooled).
     """
 
     layer: int
     rows: int
     buckets: Integers
-    thresholds: list[tuple[NDArray[np.float32], Integers]]
-    sketches: list[tuple[SurvivalSketch, Integers]]
+    thresholds: Sequence[tuple[NDArray[np.float32], Integers]] = ()
+    sketch: tuple[SurvivalSketch, Integers] | None = None
 
 
 def look(
@@ -47,39 +46,35 @@ def look(
     long = (lengths > targets[0]).nonzero().flatten()
     long_lengths = lengths[long]
     buckets = bucket_of(long_lengths, knots)
-    found = Observation(layer, len(lengths), buckets.numpy(), [], [])
     if len(long) == 0:
-        return found
+        return Observation(layer, len(lengths), buckets.numpy())
     scores = take_rows(scores, long)
     lse = None
     if settings.placement == "post_softmax":
         sink = None if learnable_sink is None else learnable_sink.detach().cpu()
         lse = log_sum_exp(scores[None], sink)[0].unsqueeze(-1)
     if settings.estimator == "pooled":
-        found.sketches.append(SurvivalSketch.of(scores if lse is None else scores - lse, buckets))
-        return found
+        sketch = SurvivalSketch.of(scores if lse is None else scores - lse, buckets)
+        return Observation(layer, len(lengths), buckets.numpy(), sketch=sketch)
     if ranked is None:
         ranked = kth_largest(scores.flatten(0, 1), targets).unflatten(0, scores.shape[:2])
     else:
         ranked = take_rows(ranked.detach().cpu(), long)
     # The softmax keeps the order, so only the one element per row is turned into a probability.
-    add_ranked(settings, found, ranked if lse is None else ranked - lse, buckets, long_lengths, targets)
-    return found
+    thresholds = thresholds_of(settings, layer, ranked if lse is None else ranked - lse, buckets, long_lengths)
+    return Observation(layer, len(lengths), buckets.numpy(), thresholds)
 
 
-def add_ranked(
-    settings: CalibrationSettings, found: Observation, ranked: Tensor, buckets: Tensor, lengths: Tensor,
-    targets: Sequence[int],
-) -> None:  # fmt: skip
-    """Add the rows' own thresholds, float32 [Hq, rows, K], scores or logarithms of probabilities, to ``found``."""
-    post = settings.placement == "post_softmax"
-    for own, target in zip(ranked.unbind(-1), targets, strict=True):
+def thresholds_of(
+    settings: CalibrationSettings, layer: int, ranked: Tensor, buckets: Tensor, lengths: Tensor
+) -> list[tuple[NDArray[np.float32], Integers]]:
+    """Choose by k those of the rows' own thresholds, [Hq, rows, K] scores or log-probabilities, that are not dense."""
+    values = ranked.exp() if settings.placement == "post_softmax" else ranked
+    found = []
+    for own, target in zip(values.unbind(-1), settings.targets(layer), strict=True):
         chosen = lengths > target
-        values, places = own[:, chosen], buckets[chosen]
-        if settings.estimator == "quantile":
-            found.sketches.append(SurvivalSketch.of(values.unsqueeze(-1), places))
-        else:
-            found.thresholds.append(((values.exp() if post else values).numpy(), places.numpy()))
+        found.append((own[:, chosen].numpy(), buckets[chosen].numpy()))
+    return found
 
 
 def check_rows(settings: CalibrationSettings, layer: int, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,7 @@ from ..cpu.counting import COUNTERS
 from ..fallback.reference import log_sum_exp
 from ..thresholds.knots import bucket_of
 from .bins import BINS, MINIMUM_EXPONENT
-from .observation import Observation, add_ranked
+from .observation import Observation, thresholds_of
 from .settings import CalibrationSettings
 from .sketch import SurvivalSketch, bins_of_rows, check_ends, ends_of_cells
 
@@ -52,16 +52,14 @@ def look_through(
     targets = settings.targets(layer)
     long = blocks.longer_than(targets[0])
     buckets = bucket_of(long.lengths, knots)
-    found = Observation(layer, len(blocks.lengths), buckets.numpy(), [], [])
+    found = Observation(layer, len(blocks.lengths), buckets.numpy())
     if not len(long.lengths):
         return found
     post = settings.placement == "post_softmax"
     if settings.estimator == "pooled":
-        found.sketches.append(_sketch(long, buckets.numpy(), post, learnable_sink))
-    else:
-        ranked = _ranked(long, targets, post, learnable_sink)
-        add_ranked(settings, found, ranked, buckets, long.lengths, targets)
-    return found
+        return found._replace(sketch=_sketch(long, buckets.numpy(), post, learnable_sink))
+    ranked = _ranked(long, targets, post, learnable_sink)
+    return found._replace(thresholds=thresholds_of(settings, layer, ranked, buckets, long.lengths))
 
 
 def _values(scores: Tensor, post: bool, learnable_sink: Tensor | None) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from .._checks import check_int
 from ..errors import TopThetaTypeError, TopThetaValueError, shown
 from ..thresholds import Estimator, Placement
-from ..thresholds.checks import check_quantile, is_finite_number
+from ..thresholds.checks import is_finite_number
 from ..thresholds.kinds import MAX_LENGTH
 from ..thresholds.knots import MAX_LENGTH_KNOTS, length_knots
 from .row_statistics import rows_of_sequence
@@ -38,7 +38,6 @@ class CalibrationSettings:
     row_fraction: float
     seed: int
     dense_layers: Sequence[int] = ()
-    quantile: float | None = None
 
     def __post_init__(self) -> None:
         for name, most in (("num_layers", None), ("num_heads", None), ("longest", MAX_LENGTH)):
@@ -55,7 +54,6 @@ class CalibrationSettings:
                 raise TopThetaValueError(name, "a finite number", shown(value))
         if not 0.0 < self.row_fraction <= 1.0:
             raise TopThetaValueError("row_fraction", "above 0 and at most 1", str(self.row_fraction))
-        check_quantile(self.estimator, self.quantile)
         self._check_k()
         outside = sorted(set(self.dense_layers) - set(range(self.num_layers)))
         if outside:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from types import ModuleType
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -29,17 +28,6 @@ _LARGEST_COUNT = 2**32 - 1
 _ELEMENTS_PER_PASS = 1 << 20
 
 
-class SketchThresholds(NamedTuple):
-    """Thresholds of one k with the mean counts kept at the two edges of the bin that holds them.
-
-    Each is float64 [H, R]; ``k_low <= k <= k_high`` is exact, whatever the interpolation did.
-    """
-
-    theta: Floats
-    k_low: Floats
-    k_high: Floats
-
-
 class SurvivalSketch:
     """Count elements in 112 bins per (head, bucket), bins [i*2**e, (i+1)*2**e) aligned to zero.
 
@@ -57,9 +45,8 @@ class SurvivalSketch:
         >>> sketch = SurvivalSketch(num_heads=1, num_buckets=1)
         >>> rows = torch.linspace(0, 1, 1001).expand(1, 8, -1)
         >>> sketch.update(rows.contiguous(), torch.zeros(8, dtype=torch.int64))
-        >>> thresholds = sketch.theta(100)
-        >>> thresholds.theta.round(2), bool(thresholds.k_low <= 100 <= thresholds.k_high)
-        (array([[0.9]]), True)
+        >>> sketch.theta(100).round(2)
+        array([[0.9]])
     """
 
     def __init__(self, num_heads: int, num_buckets: int) -> None:
@@ -136,8 +123,8 @@ class SurvivalSketch:
         self.smallest[cells], self.largest[cells] = smallest, largest
         self.rows[buckets] += other.rows
 
-    def theta(self, k: int) -> SketchThresholds:
-        """Find the thresholds that keep ``k`` elements per row on average.
+    def theta(self, k: int) -> Floats:
+        """Find the thresholds that keep ``k`` elements per row on average, float64 [H, R].
 
         Within its bin the survival count is taken as exponential in theta. Cells without rows, or with no
         more than k elements per row, get -inf (keep everything).
@@ -147,25 +134,12 @@ class SurvivalSketch:
         """
         return self.thetas([k])[0]
 
-    def thetas(self, ks: Sequence[int]) -> list[SketchThresholds]:
+    def thetas(self, ks: Sequence[int]) -> list[Floats]:
         """Find the :meth:`theta` of several k."""
         if min(ks) < 1:
             raise TopThetaValueError("k", "at least 1", str(min(ks)))
         survival = self._survival()
         return [self._theta(survival, k * self.rows.astype(np.float64)) for k in ks]
-
-    def quantile(self, share: float) -> Floats:
-        """Find the thresholds that a ``share`` of the elements does not exceed, float64 [H, R]; -inf in cells without
-        rows.
-
-        For rows of one element each. The share is exact at both edges of the bin that holds the threshold.
-
-        Raises:
-            TopThetaValueError: ``share`` is not above 0 and below 1.
-        """
-        if not 0.0 < share < 1.0:
-            raise TopThetaValueError("share", "above 0 and below 1", str(share))
-        return self._theta(self._survival(), (1.0 - share) * self.rows.astype(np.float64)).theta
 
     def _survival(self) -> Floats:
         """Count the elements not below the lower edge of each bin, [H, R, 113]; none are above the last one."""
@@ -173,7 +147,7 @@ class SurvivalSketch:
         np.cumsum(self.counts[..., ::-1], axis=-1, dtype=np.float64, out=survival[..., BINS - 1 :: -1])
         return survival
 
-    def _theta(self, survival: Floats, above_theta: Floats) -> SketchThresholds:
+    def _theta(self, survival: Floats, above_theta: Floats) -> Floats:
         """Find the thresholds that ``above_theta`` [R] elements exceed, of all rows of a bucket together."""
         wanted = np.broadcast_to(above_theta, self.counts.shape[:2])
         bins = np.maximum(np.count_nonzero(survival > wanted[..., None], axis=-1) - 1, 0)
@@ -183,9 +157,8 @@ class SurvivalSketch:
         part = np.where(dense, 0.0, _part_of_bin(above, below, wanted))
         width = np.exp2(self.exponents().astype(np.float64))
         smallest = np.where(np.isfinite(self.smallest), self.smallest, 0).astype(np.float64)
-        theta = np.where(dense, -np.inf, (np.floor(smallest / width) + bins + part) * width)
-        rows = np.maximum(self.rows, 1)
-        return SketchThresholds(theta, np.where(dense, above, below) / rows, above / rows)
+        theta: Floats = np.where(dense, -np.inf, (np.floor(smallest / width) + bins + part) * width)
+        return theta
 
     def _check(self, values: Tensor, buckets: Tensor) -> None:
         heads, num_buckets = self.smallest.shape

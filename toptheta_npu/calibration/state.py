@@ -1,4 +1,4 @@
-"""Keeps one part of a calibration as a file: what was gathered, of which model, and from which sequences.
+"""Keeps one shard of a calibration as a file: what was gathered, of which model, and from which sequences.
 
 The file is safetensors with a JSON header and a checksum, like that of a table; it is never unpickled.
 """
@@ -21,17 +21,16 @@ from ..errors import TopThetaError, shortened, shown
 from ..thresholds import ThresholdTable, fingerprint
 from .arrays import take
 from .calibrator import Calibrator
-from .part import Part, SeenSequence, WholeSet, check_texts
+from .shard import SeenSequence, Shard, WholeSet, check_texts
 
 #: Larger files are not read: 64 GiB, some hundred times what a state for the largest models takes.
 MAX_STATE_BYTES = 2**36
 
 KIND = Kind(
     "the state of a calibration", STATE_KEY,
-    {2: {
+    {3: {
         "schema": int, "settings": dict, "fingerprint": str, "dtype": str, "run": dict, "provenance": dict,
-        "index": int, "count": int, "whole": (str, type(None)), "total": (int, type(None)), "checksum": str,
-        "discarded": (dict, type(None)),
+        "index": int, "count": int, "whole": str, "total": int, "checksum": str,
     }},
     "calibrate from the start without it",
 )  # fmt: skip
@@ -40,22 +39,24 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 
 @dataclass(kw_only=True)
 class CalibrationState:
-    """Hold one part of a calibration.
+    """Hold one shard of a calibration.
 
     Attributes:
         calibrator: what was gathered.
         fingerprint, dtype: of the model.
         run: how the model was run, for the table's provenance.
         provenance: what the sequences are.
-        part: which of the sequences belong to it.
+        whole: of all sequences, the other shards' too.
+        shard: which of the sequences belong to it.
         seen: those that were observed, in order.
-        whole: of all sequences; None until the part is finished.
 
     Example:
         >>> import tempfile
         >>> from pathlib import Path
         >>> calibrator = Calibrator(1, 2, k=[8], longest=64, layer_k=[0])
-        >>> state = CalibrationState(calibrator=calibrator, fingerprint="demo", dtype="float32", run={}, provenance={})
+        >>> state = CalibrationState(
+        ...     calibrator=calibrator, fingerprint="demo", dtype="float32", run={}, provenance={},
+        ...     whole=WholeSet.of([]))
         >>> state.save(Path(tempfile.mkdtemp()) / "state")
     """
 
@@ -64,9 +65,14 @@ class CalibrationState:
     dtype: str
     run: Mapping[str, str]
     provenance: Mapping[str, str]
-    part: Part = field(default_factory=Part)
+    whole: WholeSet
+    shard: Shard = field(default_factory=Shard)
     seen: list[SeenSequence] = field(default_factory=list)
-    whole: WholeSet | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether all sequences of the shard were observed."""
+        return len(self.seen) == len(self.shard.places(self.whole.total))
 
     def table(self) -> ThresholdTable:
         """Make the thresholds of what was seen.
@@ -108,10 +114,10 @@ class CalibrationState:
             "dtype": self.dtype,
             "run": dict(self.run),
             "provenance": dict(self.provenance),
-            "index": self.part.index,
-            "count": self.part.count,
-            "whole": self.whole and self.whole.digest,
-            "total": self.whole and self.whole.total,
+            "index": self.shard.index,
+            "count": self.shard.count,
+            "whole": self.whole.digest,
+            "total": self.whole.total,
         }
         return seal(KIND, header, {name: torch.from_numpy(array) for name, array in arrays.items()})
 
@@ -132,9 +138,9 @@ class CalibrationState:
                 dtype=header["dtype"],
                 run=header["run"],
                 provenance=header["provenance"],
-                part=Part(header["index"], header["count"]),
+                shard=Shard(header["index"], header["count"]),
                 seen=[SeenSequence(*pair) for pair in zip(map(bytes, digests), lengths.tolist(), strict=True)],
-                whole=None if header["whole"] is None else WholeSet(header["whole"], int(header["total"])),
+                whole=WholeSet(header["whole"], header["total"]),
             )
         # the checksum fits, but nothing says that this package wrote the file
         except (TopThetaError, TypeError, ValueError, KeyError, OverflowError, MemoryError) as error:
@@ -152,7 +158,7 @@ class CalibrationState:
         return found + [f"another model (by its {' and '.join(parts)})"] * bool(parts)
 
     def described(self) -> dict[str, str]:
-        """Say what all parts of a calibration share, but for the model and the sequences."""
+        """Say what all shards of a calibration share, but for the model and the sequences."""
         values = {name: _shown(value) for name, value in dataclasses.asdict(self.calibrator.settings).items()}
         return {**values, **self.run, "dtype": self.dtype}
 

@@ -12,12 +12,11 @@ try:
 except ImportError as missing:
     raise ImportError("toptheta_npu.models needs transformers 5: pip install 'toptheta_npu[hf]'") from missing
 
-from ..calibration.shards import merge_shards
+from ..calibration.merging import merge_shards
 from .caches.growing import GrowingCache
 from .caches.int8 import Int8Cache
 from .calibration.cache_scales import calibrate_cache_scales
 from .calibration.calibrate import calibrate, calibrate_discarded_mass
-from .calibration.distributed import calibrate_distributed
 from .calibration.find_tau import find_tau
 from .calibration.shard import calibrate_shard
 from .fingerprint.model import folder_fingerprint, model_fingerprint
@@ -41,7 +40,6 @@ __all__ = [
     "calibrate",
     "calibrate_cache_scales",
     "calibrate_discarded_mass",
-    "calibrate_distributed",
     "calibrate_shard",
     "convert_gguf",
     "find_tau",

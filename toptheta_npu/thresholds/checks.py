@@ -20,12 +20,11 @@ DTYPES = {
     "counts": torch.int64,
     "std": torch.float32,
     "discarded_mass": torch.float32,
-    "bracket": torch.float32,
     "key_cache_scale": torch.float32,
     "value_cache_scale": torch.float32,
 }
 #: Groups of tensors that a table may lack; it has all of a group or none.
-OPTIONAL_GROUPS = (("discarded_mass",), ("bracket",), ("key_cache_scale", "value_cache_scale"))
+OPTIONAL_GROUPS = (("discarded_mass",), ("key_cache_scale", "value_cache_scale"))
 OPTIONAL = {name for group in OPTIONAL_GROUPS for name in group}
 #: The fields of a table by name.
 Fields = Mapping[str, Any]
@@ -80,22 +79,6 @@ def calibrated_with(k: int) -> tuple[str | Setting, ...]:
     return ("calibrate with ", Setting("k", k), " among the knots")
 
 
-def check_quantile(estimator: str, quantile: object) -> None:
-    """Raise a typed error unless there is a quantile exactly where the estimator has one."""
-    wanted = Setting("estimator", "quantile")
-    if estimator != "quantile":
-        if quantile is not None:
-            remedy = ("leave it out, or pass ", wanted)
-            raise TopThetaCombinationError("quantile", "needs", (wanted,), remedy)
-        return
-    if not isinstance(quantile, (int, float)) or isinstance(quantile, bool):
-        advice = "pass 0.9 to keep at most k elements in nine rows out of ten"
-        got = "none" if quantile is None else shown(quantile)
-        raise TopThetaTypeError("quantile", ("a number with ", wanted), got, advice)
-    if not 0.0 < quantile < 1.0:
-        raise TopThetaValueError("quantile", "a number above 0 and below 1", shown(quantile))
-
-
 def _check_groups(fields: Fields) -> None:
     for group in OPTIONAL_GROUPS:
         missing = [name for name in group if fields[name] is None]
@@ -107,7 +90,6 @@ def _check_header(fields: Fields) -> None:
     for name, choices in (("placement", tuple(UNITS)), ("estimator", ESTIMATORS)):
         if fields[name] not in choices:
             raise TopThetaValueError(name, f"one of {', '.join(choices)}", shown(fields[name]))
-    check_quantile(fields["estimator"], fields["quantile"])
     if not is_finite_number(fields["alpha"]):
         raise TopThetaValueError("alpha", "a finite number", shown(fields["alpha"]))
     if not isinstance(fields["provenance"], Mapping):
@@ -156,7 +138,6 @@ def _check_shapes(fields: Fields) -> None:
         "std": full,
         "counts": full[1:],
         "discarded_mass": full,
-        "bracket": (2, *full),
     }
     for name, want in shapes.items():
         tensor = fields[name]
@@ -190,7 +171,7 @@ def _check_cache_scales(fields: Fields) -> None:
 def _check_values(fields: Fields) -> None:
     theta: Tensor = fields["theta"]
     counts: Tensor = fields["counts"]
-    for name in ("theta", "std", "discarded_mass", "bracket"):
+    for name in ("theta", "std", "discarded_mass"):
         tensor = fields[name]
         if tensor is None:
             continue

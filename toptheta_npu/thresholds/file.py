@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from .._files import file_error, read_bytes, write_atomically
-from .._sealed import TABLE_KEY, Header, Kind, Tensors, checksum, seal, unseal
+from .._sealed import TABLE_KEY, Kind, Tensors, checksum, seal, unseal
 from ..errors import shortened
 from .checks import DTYPES, OPTIONAL
 from .grid import ThresholdGrid
@@ -30,36 +30,26 @@ _FIELDS: dict[str, type | tuple[type, ...]] = {
     "provenance": dict,
     "discarded_statistic": (str, type(None)),
     "checksum": str,
-    "quantile": (float, type(None)),
 }
-#: Of the schema before, which had error curves beside the thresholds; they are not read.
-_OLD_FIELDS = {**_FIELDS, "calibrated_layer_k": list, "curves": (dict, type(None))}
-_OLD_TENSORS = "curves."
-_KIND = Kind("a threshold table", METADATA_KEY, {4: _OLD_FIELDS, 5: _FIELDS}, "calibrate the model again")
+_KIND = Kind("a threshold table", METADATA_KEY, {6: _FIELDS}, "calibrate the model again")
 
-__all__ = ["MAX_FILE_BYTES", "METADATA_KEY", "checksum", "content_of", "read_table", "save_table"]
+__all__ = ["MAX_FILE_BYTES", "METADATA_KEY", "checksum", "read_table", "save_table"]
 
 
 def save_table(table: ThresholdGrid, path: str | Path) -> None:
     """Do the work of ``ThresholdTable.save``."""
-    header, tensors = content_of(table)
-    write_atomically(path, seal(_KIND, {**header, "unit": table.unit}, tensors))
-
-
-def content_of(table: ThresholdGrid) -> tuple[Header, Tensors]:
-    """Take a table apart: ``ThresholdTable(**header, **tensors)`` is the same."""
     header = {
         "placement": table.placement,
+        "unit": table.unit,
         "estimator": table.estimator,
         "alpha": float(table.alpha),
         "layer_k": list(table.layer_k),
         "fingerprint": table.fingerprint,
         "provenance": dict(table.provenance),
         "discarded_statistic": table.discarded_statistic,
-        "quantile": table.quantile and float(table.quantile),
     }
     tensors = {name: getattr(table, name) for name in DTYPES if getattr(table, name) is not None}
-    return header, tensors
+    write_atomically(path, seal(_KIND, header, tensors))
 
 
 def read_table(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -79,20 +69,9 @@ def read_table(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if header["unit"] != UNITS.get(header["placement"]):
         expected = f"one of the placements and units {UNITS}"
         raise file_error(path, expected, f"{header['placement']!r} in {header['unit']!r}", _KIND.again)
-    if header["schema"] == 4:
-        tensors = _without_old_fields(path, header, tensors)
     _check_tensors(path, tensors)
     del header["schema"], header["unit"]
     return header, tensors
-
-
-def _without_old_fields(path: str | Path, header: Header, tensors: Tensors) -> Tensors:
-    """Leave out what schema 4 had beside the thresholds."""
-    del header["curves"]
-    if header.pop("calibrated_layer_k") != header["layer_k"]:
-        expected, got = "layers that were calibrated for their own layer_k", "some that were calibrated for less"
-        raise file_error(path, expected, got, _KIND.again)
-    return {name: tensor for name, tensor in tensors.items() if not name.startswith(_OLD_TENSORS)}
 
 
 def _check_tensors(path: str | Path, tensors: Tensors) -> None:

@@ -22,24 +22,15 @@ _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 class ThresholdFit:
     """A few coefficients per (k, layer, head) in place of one threshold per row length.
 
-    Pre-softmax, theta = c0 + c1/n + c2*log n; post-softmax, log theta = c0 + c1*log n. The residuals are those of
-    these two: of theta, or of log theta.
+    Pre-softmax, theta = c0 + c1/n + c2*log n; post-softmax, log theta = c0 + c1*log n.
 
     Attributes:
         coefficients: float64 [K, L, Hq, C], C = 3 (pre) or 2 (post); c0 is -inf where a head has no
             thresholds to fit, and trailing coefficients are 0 where it has fewer than C.
-        r_squared: float64 [K, L, Hq], the share of the variance over the lengths that the function explains, weighted
-            as the fit is; 1 where there is no variance, NaN where there was nothing to fit.
-        rms_residual: float64 [K, L, Hq], root of the weighted mean square residual; NaN likewise.
-        residuals: float64 [K, L, Hq, R], calibrated minus fitted; NaN at the lengths that the fit leaves out, which
-            are the dense ones and those filled from neighbours.
     """
 
     placement: Placement
     coefficients: Tensor
-    r_squared: Tensor
-    rms_residual: Tensor
-    residuals: Tensor
 
     def predict(self, lengths: Tensor | Sequence[int]) -> Tensor:
         """Predict thresholds at ``lengths``, in the unit of the table; dense rows are not treated specially.
@@ -54,7 +45,9 @@ class ThresholdFit:
             TopThetaTypeError: ``lengths`` are not integers.
             TopThetaValueError: ``lengths`` have not one dimension, or a length is below 1.
         """
-        line = _evaluate(self.coefficients.numpy(), _basis(self.placement, _checked_lengths(lengths)))
+        basis = _basis(self.placement, _checked_lengths(lengths))
+        # Not a matrix product: with three terms a sum, it would only wake the threads of the BLAS.
+        line = np.einsum("...c,cn->...n", self.coefficients.numpy(), basis)
         return torch.from_numpy(theta_of(self.placement, line).astype(np.float32))
 
     def line(self, k_index: int, layer: int, lengths: Integers) -> Tensor:
@@ -94,10 +87,8 @@ def fit_table(table: ThresholdGrid) -> ThresholdFit:
     line = np.where(weights > 0, line, 0.0)
     terms = np.minimum((weights > 0).sum(axis=-1), len(basis))
     coefficients = _least_squares(basis.T, line, weights, terms)
-    residuals = np.where(weights > 0, line - _evaluate(coefficients, basis), np.nan)
-    r_squared, rms = _quality(line, weights, residuals)
     coefficients[terms == 0, 0] = -np.inf
-    return ThresholdFit(table.placement, *map(torch.from_numpy, (coefficients, r_squared, rms, residuals)))
+    return ThresholdFit(table.placement, torch.from_numpy(coefficients))
 
 
 def _least_squares(basis: Floats, values: Floats, weights: Floats, terms: Integers) -> Floats:
@@ -116,19 +107,6 @@ def _least_squares(basis: Floats, values: Floats, weights: Floats, terms: Intege
     return coefficients
 
 
-def _quality(values: Floats, weights: Floats, residuals: Floats) -> tuple[Floats, Floats]:
-    """Work out R squared and the root mean square residual [...], weighted."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        total = weights.sum(axis=-1)
-        mean = (weights * values).sum(axis=-1) / total
-        variance = (weights * (values - mean[..., None]) ** 2).sum(axis=-1) / total
-        square = (weights * np.nan_to_num(residuals) ** 2).sum(axis=-1) / total
-        # what the values' own float32 rounding leaves is no variance
-        flat = variance <= (np.finfo(np.float32).eps * np.abs(mean)) ** 2
-        r_squared = np.where(flat, 1.0, 1.0 - square / np.where(flat, 1.0, variance))
-    return np.where(total > 0, r_squared, np.nan), np.sqrt(square)
-
-
 def line_of(placement: str, theta: Tensor) -> Floats:
     """Give what is linear between knots: theta, or after the softmax log theta (-inf for theta <= 0); float64."""
     values = theta.numpy().astype(np.float64)
@@ -141,12 +119,6 @@ def line_of(placement: str, theta: Tensor) -> Floats:
 def theta_of(placement: str, line: Floats) -> Floats:
     """Invert :func:`line_of`; dense stays -inf."""
     return np.where(line == -np.inf, line, np.exp(line)) if placement == "post_softmax" else line
-
-
-def _evaluate(coefficients: Floats, basis: Floats) -> Floats:
-    # Not a matrix product: with three terms a sum, it would only wake the threads of the BLAS.
-    values: Floats = np.einsum("...c,cn->...n", coefficients, basis)
-    return values
 
 
 def _basis(placement: str, lengths: Integers) -> Floats:

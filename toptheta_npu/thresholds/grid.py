@@ -29,9 +29,7 @@ class ThresholdGrid:
     fingerprint: str
     provenance: Mapping[str, str] = field(default_factory=dict)
     discarded_mass: Tensor | None = None
-    bracket: Tensor | None = None
     discarded_statistic: DiscardedStatistic | None = None
-    quantile: float | None = None
     key_cache_scale: Tensor | None = None
     value_cache_scale: Tensor | None = None
 

@@ -9,7 +9,7 @@ Placement = Literal["pre_softmax", "post_softmax"]
 RowPlacement = Literal["pre_softmax", "post_softmax", "sampled_softmax"]
 #: What a probability is a share of: the whole row, or what a sample of its keys tells of it.
 Lse = Literal["exact", "sampled"]
-Estimator = Literal["algorithm1", "pooled", "quantile"]
+Estimator = Literal["algorithm1", "pooled"]
 DiscardedStatistic = Literal["geometric_mean", "mean"]
 Extrapolation = Literal["nearest", "fitted"]
 LookupForm = Literal["tabulated", "fitted"]

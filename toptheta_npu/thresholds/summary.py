@@ -74,7 +74,6 @@ def header(table: ThresholdTable) -> dict[str, Any]:
         "provenance": dict(table.provenance),
         "discarded_statistic": table.discarded_statistic,
         "has_discarded_mass": table.discarded_mass is not None,
-        "has_bracket": table.bracket is not None,
         "has_cache_scales": table.key_cache_scale is not None,
         "dense_layers": [{"layers": layers, "why": why} for why, layers in dense_layers(table).items()],
     }
@@ -120,8 +119,8 @@ def shown_lengths(table: ThresholdTable, k: int) -> list[int]:
 
 
 def layers_of(table: ThresholdTable, k: int, lengths: list[int]) -> list[dict[str, Any]]:
-    """Summarise each layer over its heads: thresholds, elements kept, gaps and the quality of the fit."""
-    at_k, fit, knots = table.at(k), table.fit(), table.k.tolist()
+    """Summarise each layer over its heads: thresholds and gaps."""
+    at_k = table.at(k)
     found = []
     for layer, target in enumerate(at_k.layer_targets):
         theta = at_k.theta[layer][torch.tensor(lengths, dtype=torch.int64, device="cpu")]
@@ -129,25 +128,19 @@ def layers_of(table: ThresholdTable, k: int, lengths: list[int]) -> list[dict[st
             "layer": layer,
             "target": target,
             "theta": [_spread(heads) for heads in theta],
-            "kept": [_kept(table, index, layer) for index in range(len(knots))],
             "gaps": _gaps(table, target, layer),
-            "r_squared": [_quality(fit.r_squared[index, layer]) for index in range(len(knots))],
         })  # fmt: skip
     return found
 
 
 def heads_of(table: ThresholdTable, k: int, layer: int, lengths: list[int]) -> list[dict[str, Any]]:
-    """Summarise each head of a layer: thresholds, elements kept, calibration rows and the quality of the fit."""
-    theta, fit = table.at(k).theta[layer][torch.tensor(lengths, dtype=torch.int64, device="cpu")], table.fit()
-    every_k = range(len(table.k))
+    """Summarise each head of a layer: thresholds and calibration rows."""
+    theta = table.at(k).theta[layer][torch.tensor(lengths, dtype=torch.int64, device="cpu")]
     return [
         {
             "head": head,
             "theta": [_finite(value) for value in theta[:, head].tolist()],
-            "kept": [_kept(table, index, layer, head) for index in every_k],
             "rows": int(table.counts[layer, head].sum()),
-            "r_squared": [_finite(fit.r_squared[index, layer, head].item()) for index in every_k],
-            "rms_residual": [_finite(fit.rms_residual[index, layer, head].item()) for index in every_k],
         }
         for head in range(table.num_heads)
     ]
@@ -162,19 +155,6 @@ def _spread(heads: Tensor) -> dict[str, float | int] | None:
     return {"mean": mean, "min": least, "max": most, "dense_heads": len(heads) - len(known)}
 
 
-def _kept(table: ThresholdTable, k_index: int, layer: int, head: int | None = None) -> dict[str, float] | None:
-    """Bound the mean k̃ over the calibration rows longer than the calibrated k; None where it is not known."""
-    if table.bracket is None:
-        return None
-    heads = slice(None) if head is None else slice(head, head + 1)
-    target = int(table.calibrated_targets[k_index, layer])
-    rows = torch.where(table.lengths > target, table.counts[layer, heads], 0).double()
-    if not bool(rows.any()):
-        return None
-    low, high = ((bound * rows).sum().item() / rows.sum().item() for bound in table.bracket[:, k_index, layer, heads])
-    return {"target": target, "low": low, "high": high}
-
-
 def _gaps(table: ThresholdTable, target: int, layer: int) -> dict[str, Any]:
     """Find the knots that were filled from their neighbours, among those longer than the effective k."""
     wanted = table.lengths > target
@@ -186,14 +166,6 @@ def _gaps(table: ThresholdTable, target: int, layer: int) -> dict[str, Any]:
         "of": int(wanted.sum()) * table.num_heads,
         "lengths": table.lengths[missing.any(dim=0)].tolist(),
     }
-
-
-def _quality(r_squared: Tensor) -> dict[str, float | int] | None:
-    known = r_squared[~r_squared.isnan()]
-    if not len(known):
-        return None
-    worst = int(torch.where(r_squared.isnan(), torch.inf, r_squared).argmin())
-    return {"mean": known.mean().item(), "min": known.min().item(), "worst_head": worst}
 
 
 def _finite(value: float) -> float | None:

@@ -37,8 +37,7 @@ class ThresholdTable(ThresholdGrid):
         counts: int64 [L, Hq, R], calibration rows behind each knot; 0 where filled from neighbours.
         std: float32 [K, L, Hq, R], spread of the rows' own thresholds (0 but for Algorithm 1).
         placement: ``"pre_softmax"`` or ``"post_softmax"``.
-        estimator: ``"algorithm1"`` (mean of the rows' own thresholds), ``"pooled"`` (k kept on average) or
-            ``"quantile"`` (at most k kept in a share of the rows).
+        estimator: ``"algorithm1"`` (mean of the rows' own thresholds) or ``"pooled"`` (k kept on average).
         alpha: how many standard deviations were added to theta.
         layer_k: per layer the least k, 0 for none: layer l keeps ``max(k, layer_k[l])`` elements, and ``theta[i, l]``
             is that of ``max(k[i], layer_k[l])``.
@@ -47,9 +46,6 @@ class ThresholdTable(ThresholdGrid):
         discarded_mass: float32 [K, L, Hq, R] or None: the rows' typical exp-sum of the elements not kept,
             relative to exp(row max), for the offline softmax denominator compensation.
         discarded_statistic: what "typical" is: ``"geometric_mean"``, or ``"mean"`` as in the paper; None: not known.
-        bracket: float32 [2, K, L, Hq, R] or None: bounds of the mean number of elements that theta keeps
-            on the calibration rows (pooled estimator).
-        quantile: that share, above 0 and below 1 (quantile estimator), else None.
         key_cache_scale, value_cache_scale: float32 [L, Hkv, D], both or None: the step of symmetric 8-bit integers for
             every channel of a key and of a value.
 
@@ -69,9 +65,8 @@ class ThresholdTable(ThresholdGrid):
     """
 
     def __repr__(self) -> str:
-        estimator = self.estimator if self.quantile is None else f"{self.estimator} {self.quantile:g}"
         return (
-            f"ThresholdTable({self.placement}, {estimator}, k={self.k.tolist()}, "
+            f"ThresholdTable({self.placement}, {self.estimator}, k={self.k.tolist()}, "
             f"{self.num_layers} layers x {self.num_heads} heads, lengths {int(self.lengths[0])} to "
             f"{int(self.lengths[-1])} ({len(self.lengths)} knots))"
         )
@@ -233,7 +228,6 @@ class ThresholdTable(ThresholdGrid):
         estimator: Estimator = "algorithm1",
         alpha: float = 0.1,
         provenance: Mapping[str, str] | None = None,
-        quantile: float | None = None,
     ) -> ThresholdTable:
         """Read the authors' th.txt, which holds one k per layer and says nothing about its origin.
 
@@ -247,7 +241,6 @@ class ThresholdTable(ThresholdGrid):
             estimator: how.
             alpha: with how many standard deviations added.
             provenance: what they were calibrated on.
-            quantile: with which quantile (quantile estimator only).
 
         Raises:
             TopThetaValueError: a line is malformed or a duplicate, a layer has several k, or a layer or
@@ -255,7 +248,7 @@ class ThresholdTable(ThresholdGrid):
         """
         _check_placement(placement)
         fields = {**read_text(path, placement), "placement": placement, "estimator": estimator, "alpha": alpha}
-        return cls(**fields, quantile=quantile, fingerprint=fingerprint, provenance=provenance or {})
+        return cls(**fields, fingerprint=fingerprint, provenance=provenance or {})
 
     @classmethod
     def from_csv(
@@ -268,7 +261,6 @@ class ThresholdTable(ThresholdGrid):
         placement: Placement = "pre_softmax",
         estimator: Estimator = "algorithm1",
         alpha: float = 0.1,
-        quantile: float | None = None,
         provenance: Mapping[str, str] | None = None,
     ) -> ThresholdTable:
         """Read the authors' CSV, gzipped or not, with header layer,head,seq_len,threshold.
@@ -279,7 +271,7 @@ class ThresholdTable(ThresholdGrid):
             path: the file.
             k: that the thresholds were calibrated for, which the file does not say.
             layer_k: per layer the least k, 0 for none, or a mapping of layers to it; None: none in any layer.
-            fingerprint, placement, estimator, alpha, quantile, provenance: as in :meth:`from_text`.
+            fingerprint, placement, estimator, alpha, provenance: as in :meth:`from_text`.
 
         Raises:
             TopThetaTypeError: ``k`` or ``layer_k`` has the wrong type.
@@ -287,7 +279,7 @@ class ThresholdTable(ThresholdGrid):
         """
         _check_placement(placement)
         fields = {**read_csv(path, placement, k, layer_k), "placement": placement, "estimator": estimator}
-        return cls(**fields, alpha=alpha, quantile=quantile, fingerprint=fingerprint, provenance=provenance or {})
+        return cls(**fields, alpha=alpha, fingerprint=fingerprint, provenance=provenance or {})
 
 
 def _check_placement(placement: str) -> None:

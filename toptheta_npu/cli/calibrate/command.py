@@ -20,13 +20,10 @@ from ..common.table_file import check_output
 from . import options as asked
 from .report import intention, report, shard_conclusion, table_conclusion
 from .work import (
-    Ranks,
-    checked_part,
-    keep,
+    begin,
+    checked_shard,
     own_windows,
     resumable,
-    resuming,
-    run_shard,
     shard_file,
     state_file,
 )
@@ -46,48 +43,46 @@ def calibrate(options: asked.Options) -> None:
     - 512 in the first two layers, as in the paper, at most a quarter of a window.
     """
     # whatever can be wrong is looked at before the weights are loaded
+    from ... import models
     from ...texts import Conventions
     from . import texts as calibration_texts
 
     started = time.perf_counter()
-    ranks = Ranks()
-    console = printing.console(quiet=not ranks.first)
+    console = printing.console()
     check_choice("--dtype", options.dtype or "auto", DTYPES)
     device = choose_device(options.device)
-    part = checked_part(options.output, options.force, options.shards, ranks)
+    shard = checked_shard(options.output, options.force, options.shards)
     texts = calibration_texts.find_texts(options)
     candidate, plan = asked.prepared(options)
-    with Bars(ranks.first) as bars:
+    with Bars() as bars:
         read = bars.add("reading the texts", calibration_texts.windows_wanted(texts, plan))
         material = calibration_texts.collect(texts, Conventions.of(candidate.tokenizer), plan, read)
     plan.settings.check_rows([plan.settings.longest] * len(material.calibration))
     console.print(escape(intention(options, candidate, plan, material, device)))
     for note in material.notes:
         console.print(f"note: {escape(note)}")
-    state = state_file(options.output) if part is None else shard_file(options.output, part)
-    own = ranks.own_state(state)
+    state = state_file(options.output) if shard is None else shard_file(options.output, shard)
     arguments = _arguments(options, candidate, plan, material)
-    with interruptible(console, state), held(own), resumable(own), ranks.together(device), Bars(ranks.first) as bars:
-        if part is None:  # another process may have written it meanwhile
+    with interruptible(console, state), held(state), resumable(state), Bars() as bars:
+        if shard is None:  # another process may have written it meanwhile
             check_output(options.output, options.force)
+        begin(options.restart, state, console)
         bars.add("loading the weights", None)
         network = load_weights(candidate, options.dtype or default_dtype(options.model), device)
-        progress = bars.count("calibrating", own_windows(len(material.calibration), part, ranks), "windows")
-        arguments["progress"] = resuming(options.restart, own, console, progress)
-        if part is not None:
-            run_shard(network, part, options, arguments)
+        arguments["progress"] = bars.count("calibrating", own_windows(len(material.calibration), shard), "windows")
+        if shard is not None:
+            models.calibrate_shard(network, index=shard.index, count=shard.count, path=state, **arguments)
         else:
-            table = ranks.calibrate(network, state, options.checkpoint_every, arguments)
+            table = models.calibrate(network, checkpoint=state, **arguments)
             if options.kv_cache == INT8:
-                own_texts = list(material.sequences())[ranks.rank :: ranks.count]
-                progress = bars.count("finding scales for int8", len(own_texts), "windows")
-                table = ranks.find_scales(network, table, own_texts, progress)
-            keep(table, options.output, ranks, state)
-    if part is not None:
-        lines = shard_conclusion(options, part)
+                progress = bars.count("finding scales for int8", len(material.calibration), "windows")
+                table = models.calibrate_cache_scales(network, table, arguments["sequences"], progress=progress)
+            table.save(options.output)
+            state.unlink(missing_ok=True)
+    if shard is not None:
+        lines = shard_conclusion(options, shard)
     else:
-        if ranks.first:
-            report(console, options, network, table, material)
+        report(console, options, network, table, material)
         lines = table_conclusion(options.output, table, time.perf_counter() - started)
     for line in lines:
         console.print(escape(line))

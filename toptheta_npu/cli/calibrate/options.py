@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import shutil
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -31,8 +30,6 @@ DEFAULT_LENGTH = 4096
 ALL = "all"
 #: The embedded model is calibrated in a minute or two on two cores.
 _EMBEDDED_LENGTH, _EMBEDDED_SEQUENCES, _SEQUENCES = 2048, 16, 64
-#: A table has at most so many numbers for a k, layer, head and length: theta, std and two bounds.
-_NUMBERS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,15 +63,9 @@ class Options:
         typer.Option(help="Least k of layers: 0:512,1:512, or one number per layer. Default: 512 in the first two."),
     ] = None
     placement: Annotated[str, typer.Option(help="post_softmax or pre_softmax.")] = "post_softmax"
-    estimator: Annotated[
-        str, typer.Option(help="pooled keeps k on average; algorithm1 is the paper's; quantile bounds the tail.")
-    ] = "pooled"
+    estimator: Annotated[str, typer.Option(help="pooled keeps k on average; algorithm1 is the paper's.")] = "pooled"
     alpha: Annotated[float, typer.Option(help="Standard deviations to add (algorithm1).")] = 0.1
-    quantile: Annotated[
-        float | None, typer.Option(help="Share of the rows that keep at most k (estimator quantile), such as 0.9.")
-    ] = None
     row_fraction: Annotated[float, typer.Option(help="Share of the rows to look at.")] = 0.25
-    decode_tokens: Annotated[int, typer.Option(help="Tokens to generate after each window, also looked at.")] = 0
     top_k_at_calibration: Annotated[
         bool | None,
         typer.Option(
@@ -88,7 +79,6 @@ class Options:
     seed: Annotated[int, typer.Option(help="Of the choice of rows.")] = 0
     dtype: DtypeName = None
     device: DeviceName = None
-    checkpoint_every: Annotated[int, typer.Option(help="Windows between two writings of OUTPUT.partial.")] = 16
     restart: Annotated[bool, typer.Option("--restart", help="Leave out what an interrupted run has done.")] = False
     shards: Annotated[str | None, typer.Option(help="Run one part only, such as 0/4; see toptheta merge.")] = None
     trust_remote_code: TrustRemoteCode = False
@@ -132,27 +122,23 @@ def make_plan(options: Options, candidate: Candidate, default_length: int, defau
     if options.kv_cache == INT8 and options.shards is not None:
         remedy = "leave one of them out, and add the scales in Python by calibrate_cache_scales when all is merged"
         raise TopThetaCombinationError("--shards", "excludes", f"--kv-cache {INT8}", remedy)
-    check_int("--decode-tokens", options.decode_tokens, 0)
-    check_int("--checkpoint-every", options.checkpoint_every, 1)
-    length = window_length(options.length, options.decode_tokens, candidate.longest, default_length)
+    length = window_length(options.length, candidate.longest, default_length)
     k = sorted(options.k) or default_k(length)
-    rows = length + options.decode_tokens
-    if k[-1] >= rows:
+    if k[-1] >= length:
         remedy = "lower it, or raise --length"
-        raise TopThetaValueError("--k", f"less than {rows}, the keys of the longest row", str(k[-1]), remedy)
+        raise TopThetaValueError("--k", f"less than {length}, the keys of the longest row", str(k[-1]), remedy)
     layers = num_layers(candidate.skeleton)
     layer_k = layer_k_for(layers, length) if options.layer_k is None else layer_k_of(options.layer_k, layers)
-    if min(layer_k) >= rows:
+    if min(layer_k) >= length:
         got = f"at least {min(layer_k)} in every layer"
-        raise TopThetaValueError("--layer-k", f"less than {rows}, the keys of the longest row, in some layer", got)
+        raise TopThetaValueError("--layer-k", f"less than {length}, the keys of the longest row, in some layer", got)
     one_pass = _top_k_at_calibration(options, k)
     settings = CalibrationSettings(
-        num_layers=layers, num_heads=num_heads(candidate.skeleton), k=k, longest=rows,
+        num_layers=layers, num_heads=num_heads(candidate.skeleton), k=k, longest=length,
         placement=cast("Placement", options.placement), estimator=cast("Estimator", options.estimator),
-        alpha=options.alpha, quantile=options.quantile, layer_k=layer_k, row_fraction=options.row_fraction,
+        alpha=options.alpha, layer_k=layer_k, row_fraction=options.row_fraction,
         seed=options.seed, dense_layers=sliding_layers(candidate.skeleton),
     )  # fmt: skip
-    check_room(options.output, settings)
     sequences = parse_sequences(options.sequences, default_sequences)
     return Plan(k, layer_k, length, sequences, one_pass, settings)
 
@@ -171,9 +157,8 @@ def arguments(options: Options, plan: Plan) -> dict[str, Any]:
     """Collect the settings that all the ways to calibrate take."""
     return {
         "k": plan.k, "placement": options.placement, "estimator": options.estimator, "alpha": options.alpha,
-        "quantile": options.quantile, "layer_k": plan.layer_k, "row_fraction": options.row_fraction,
+        "layer_k": plan.layer_k, "row_fraction": options.row_fraction,
         "top_k_at_calibration": plan.top_k_at_calibration, "seed": options.seed,
-        "decode_tokens": options.decode_tokens, "longest": plan.length,
     }  # fmt: skip
 
 
@@ -184,8 +169,7 @@ def provenance(options: Options, candidate: Candidate, plan: Plan) -> dict[str, 
         "evaluation": options.evaluation or None, "field": options.field,
         "length": plan.length, "sequences": plan.sequences or ALL, "k": plan.k, "layer_k": plan.layer_k,
         "placement": options.placement, "estimator": options.estimator, "alpha": options.alpha,
-        "quantile": options.quantile,
-        "row_fraction": options.row_fraction, "decode_tokens": options.decode_tokens,
+        "row_fraction": options.row_fraction,
         "top_k_at_calibration": plan.top_k_at_calibration, "seed": options.seed,
         "dtype": options.dtype or default_dtype(options.model),
         "trust_remote_code": options.trust_remote_code or None,
@@ -194,27 +178,22 @@ def provenance(options: Options, candidate: Candidate, plan: Plan) -> dict[str, 
     return {"model": candidate.name, "configuration": as_yaml(effective), **versions}
 
 
-def window_length(length: int | None, decode_tokens: int, longest: int, default: int) -> int:
-    """Choose the number of tokens in a window.
+def window_length(length: int | None, longest: int, default: int) -> int:
+    """Choose the number of tokens in a window, of which the model takes ``longest``.
 
     Raises:
         TopThetaTypeError, TopThetaValueError: fewer than 2, or more than the model has positions for.
 
     Example:
-        >>> window_length(None, 0, 2048, 4096)
+        >>> window_length(None, 2048, 4096)
         2048
     """
-    most = longest - decode_tokens
-    if most < 2:
-        expected = f"at most {longest - 2}, which leaves 2 of {longest} positions for a window"
-        raise TopThetaValueError("--decode-tokens", expected, str(decode_tokens))
     if length is None:
-        length = min(default, most)
+        return min(default, longest)
     check_int("--length", length, 2)
-    if length > most:
-        got = f"{length}" + (f" with --decode-tokens {decode_tokens}" if decode_tokens else "")
-        expected = f"at most {most} tokens, for which the model has positions"
-        raise TopThetaValueError("--length", expected, got, f"use --length {most}")
+    if length > longest:
+        expected = f"at most {longest} tokens, for which the model has positions"
+        raise TopThetaValueError("--length", expected, str(length), f"use --length {longest}")
     return length
 
 
@@ -276,18 +255,3 @@ def sequences_text(value: Any) -> str:
     if type(value) is int or value == ALL:
         return str(value)
     raise ValueError(f"a whole number, or {ALL}")
-
-
-def check_room(output: Path, settings: CalibrationSettings) -> None:
-    """Check that the disk has room for the table.
-
-    Raises:
-        TopThetaValueError: it has not.
-    """
-    folder = output.resolve().parent
-    cells = settings.num_layers * settings.num_heads * len(settings.knots())
-    needed = cells * (8 + 4 * len(settings.k) * _NUMBERS) + 2**16
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        remedy = "free some space, or choose another disk with -o"
-        raise TopThetaValueError("--output", f"a disk with {needed} free bytes", f"{free} in {folder}", remedy)

@@ -25,7 +25,7 @@ from .work import shard_file
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from ...calibration.part import Part
+    from ...calibration.shard import Shard
     from ...thresholds import ThresholdTable
 
 #: Off by more, k̃/k is worth a warning.
@@ -77,7 +77,7 @@ def report(
 ) -> None:
     """Judge the table by the windows that were kept back, and say what it keeps on them."""
     windows = material.held_out[:MAX_JUDGED]
-    with Bars(True) as bars:
+    with Bars() as bars:
         progress = bars.count("checking on held-out text", len(windows), "windows")
         kept = judge(network, table, windows, progress)
     show(console, table, kept, len(windows), len(material.held_out))
@@ -286,10 +286,10 @@ def _memory() -> str:
     return f", with at most {' and '.join(parts)}"
 
 
-def shard_conclusion(options: Options, part: Part) -> list[str]:
+def shard_conclusion(options: Options, shard: Shard) -> list[str]:
     """Tell what was made, and what makes a table of it."""
     output = shlex.quote(str(options.output))
     return [
-        f"{shard_file(options.output, part)}: shard {part.index} of {part.count} is done.",
-        f"Next, when all {part.count} are there: toptheta merge {output}.shard-*-of-{part.count} -o {output}",
+        f"{shard_file(options.output, shard)}: shard {shard.index} of {shard.count} is done.",
+        f"Next, when all {shard.count} are there: toptheta merge {output}.shard-*-of-{shard.count} -o {output}",
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 from torch import Tensor
@@ -51,9 +51,9 @@ class Material(NamedTuple):
     notes: list[str]
     provenance: dict[str, str]
 
-    def sequences(self) -> Iterator[Tensor]:
-        """Yield the windows to calibrate on."""
-        return (self.windows[place] for place in self.calibration)
+    def sequences(self) -> list[Tensor]:
+        """Give the windows to calibrate on."""
+        return [self.windows[place] for place in self.calibration]
 
 
 class Texts(NamedTuple):

@@ -45,6 +45,5 @@ class Options:
     alpha: Annotated[
         float | None, typer.Option(help="Of th.txt or csv thresholds, the standard deviations added. Default: 0.1.")
     ] = None
-    quantile: Annotated[float | None, typer.Option(help="Of th.txt or csv thresholds of that estimator.")] = None
     force: Annotated[bool, typer.Option("--force", help="Replace the file of thresholds that is there.")] = False
     typed: Collection[str] = ()

@@ -23,7 +23,7 @@ _SOURCES = {"theta": "a threshold table", "th": "a th.txt file", "csv": "a csv f
 #: The forms and the ends of the file names that stand for them.
 _SUFFIXES = {"sdc": ("sdc.txt",), "th": (".txt",), "csv": (".csv", ".csv.gz"), "theta": (".theta", ".safetensors")}
 #: Options that tell what th.txt and csv do not.
-_ORIGIN = ("placement", "estimator", "alpha", "quantile")
+_ORIGIN = ("placement", "estimator", "alpha")
 _NO_MODEL = "a table belongs to one model: give the folder with its config.json and weights"
 
 

@@ -15,7 +15,7 @@ from ..common import printing
 from ..common.table_file import check_output
 
 if TYPE_CHECKING:
-    from ...calibration.shards import MergedPart
+    from ...calibration.merging import MergedShard
 
 
 def merge(
@@ -27,7 +27,7 @@ def merge(
 
     Shards that are missing, unfinished, there twice or of another calibration are refused by name.
     """
-    from ...calibration.shards import merged_files
+    from ...calibration.merging import merged_files
     from ...thresholds.summary import in_words
 
     there = status(output, "a file", "--output")
@@ -40,14 +40,15 @@ def merge(
     made = merger.merged().table()
     made.save(output)
     console = printing.console()
-    printing.print_table(console, _listed(merger.parts))
-    sequences, tokens = sum(part.sequences for part in merger.parts), sum(part.tokens for part in merger.parts)
+    printing.print_table(console, _listed(merger.shards))
+    sequences, tokens = (sum(getattr(each, name) for each in merger.shards) for name in ("sequences", "tokens"))
     console.print(f"{output} written, from {sequences} sequences of {tokens} tokens: {in_words(made)}.", markup=False)
     console.print("The files of the shards are not needed any more.")
 
 
-def _listed(parts: list[MergedPart]) -> Table:
+def _listed(merged: list[MergedShard]) -> Table:
     rows = [
-        [f"{part.part.index} of {part.part.count}", str(part.sequences), str(part.tokens), part.name] for part in parts
+        [f"{each.shard.index} of {each.shard.count}", str(each.sequences), str(each.tokens), each.name]
+        for each in merged
     ]
     return Table("", ["shard", "sequences", "tokens", "file"], rows)

@@ -17,7 +17,7 @@ from ..hook.attach import check_model
 from ..hook.attention import AttentionCall
 from .job import Progress, check_options
 from .observe import run_texts
-from .texts import CalibrationTexts, Sequences
+from .texts import Sequences, checked_texts
 
 _LARGEST = 127
 
@@ -27,7 +27,6 @@ def calibrate_cache_scales(
     table: ThresholdTable,
     sequences: Sequences,
     *,
-    longest: int | None = None,
     progress: Progress | None = None,
 ) -> ThresholdTable:
     """Extend a copy of ``table`` by scales per channel for an `Int8Cache`: the largest magnitudes over 127.
@@ -35,7 +34,7 @@ def calibrate_cache_scales(
     The model runs once over the sequences, dense. Thresholds stay as they are: those of 16 bits serve int8 as well.
 
     Args:
-        model, sequences, longest, progress: as in `calibrate`.
+        model, sequences, progress: as in `calibrate`.
         table: thresholds of this model.
 
     Raises:
@@ -52,21 +51,6 @@ def calibrate_cache_scales(
         >>> models.calibrate_cache_scales(model, table, texts).key_cache_scale.shape  # layers, KV heads, head_dim
         torch.Size([2, 2, 16])
     """
-    return with_scales(table, *largest_scales(model, table, sequences, longest=longest, progress=progress))
-
-
-def largest_scales(
-    model: PreTrainedModel,
-    table: ThresholdTable,
-    sequences: Sequences,
-    *,
-    longest: int | None = None,
-    progress: Progress | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Find the scales of keys and of values [L, Hkv, D] that these sequences ask for: 0 for a channel that is always 0.
-
-    The arguments and errors are those of `calibrate_cache_scales`.
-    """
     check_model(model)
     check_table(model, table)
     check_options(progress, None)
@@ -75,11 +59,11 @@ def largest_scales(
             "model", "layers that attend to all tokens, for an int8 cache", f"a sliding window in layer {sliding[0]}",
             "leave the scales out",
         )  # fmt: skip
-    texts = CalibrationTexts(model, sequences, longest, 0, 0)
+    texts = checked_texts(model, sequences, 0)
     peaks = [_Peaks() for _ in range(num_layers(model))]
     run_texts(model, texts, _no_rows, lambda layer, *_: _PeakRule(peaks[layer]), progress)
     keys, values = (torch.stack([getattr(peak, name) for peak in peaks]) for name in ("key", "value"))
-    return keys / _LARGEST, values / _LARGEST
+    return with_scales(table, keys / _LARGEST, values / _LARGEST)
 
 
 def with_scales(table: ThresholdTable, keys: Tensor, values: Tensor) -> ThresholdTable:

@@ -9,8 +9,9 @@ from typing import Literal
 from transformers import PreTrainedModel
 
 from ..._checks import check_choice
-from ...calibration import Calibrator
-from ...calibration.part import Part
+from ...calibration.discarded import DiscardedMass
+from ...calibration.settings import CalibrationSettings
+from ...calibration.shard import Shard
 from ...thresholds import DiscardedStatistic, Estimator, Placement, ThresholdTable
 from ...thresholds.kinds import DISCARDED_STATISTICS
 from ..fingerprint.model import check_table
@@ -21,8 +22,7 @@ from ..sparse.device_thresholds import DeviceThresholds
 from ..sparse.threshold_rule import ThresholdOptions, ThresholdRule
 from .job import CalibrationJob, CalibrationOptions, Progress, check_options
 from .observe import Attend, observe_model
-from .texts import CalibrationTexts, Sequences
-from .token_sequences import can_be_read_twice
+from .texts import Sequences, checked_texts
 
 
 def calibrate(
@@ -33,15 +33,12 @@ def calibrate(
     placement: Placement = "post_softmax",
     estimator: Estimator = "algorithm1",
     alpha: float = 0.1,
-    quantile: float | None = None,
     layer_k: Sequence[int] | None = None,
     row_fraction: float = 1.0,
     top_k_at_calibration: bool = True,
     sdc: Literal["none", "exact"] = "exact",
     vmc: bool = True,
     seed: int = 0,
-    decode_tokens: int = 0,
-    longest: int | None = None,
     progress: Progress | None = None,
     provenance: Mapping[str, str] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
@@ -50,8 +47,8 @@ def calibrate(
     """Compute thresholds that keep about ``k`` elements per attention row of ``model`` (paper, Algorithm 1).
 
     Every sequence goes through the model once. The scores of its rows are looked at layer by layer and
-    forgotten, so memory does not grow with the number of sequences. Layers with a sliding window are
-    dense, here and in `sparsify`. They get no thresholds.
+    forgotten, so memory does not grow with the number of sequences, whose tokens alone are kept. Layers with a sliding
+    window are dense, here and in `sparsify`. They get no thresholds.
 
     Args:
         model: a decoder-only model in evaluation mode.
@@ -60,10 +57,8 @@ def calibrate(
         k: elements to keep; several with ``top_k_at_calibration=False``.
         placement: compare probabilities ("post_softmax"), which hold from row to row, or scaled scores ("pre_softmax"),
             which one pass over K compares as they come.
-        estimator: "algorithm1" averages the rows' own thresholds, "pooled" keeps k on average, "quantile" keeps at most
-            k in a share of the rows.
+        estimator: "algorithm1" averages the rows' own thresholds, "pooled" keeps k on average.
         alpha: standard deviations added to the average (algorithm1 only).
-        quantile: that share, above 0 and below 1 (quantile only): with 0.9, nine rows in ten keep at most k.
         layer_k: the least k of every layer, 0 for none; None: 512 in the first two layers, as in the paper.
         row_fraction: share of the rows to look at.
         top_k_at_calibration: a layer passes on what it computes from its k largest scores, so that later
@@ -71,9 +66,6 @@ def calibrate(
         sdc, vmc: the compensations in that output, as they will be at inference. The other estimates of
             `sparsify` approximate sdc="exact": calibrate with that.
         seed: of the choice of rows.
-        decode_tokens: tokens to generate greedily after each sequence; their rows are looked at too.
-        longest: the most tokens of a sequence; needed where ``sequences`` can be read only once. A data set or
-            DataLoader is read once more to find it.
         progress: called with the number of sequences done, after each; those of a resumed state count.
         provenance: what the sequences are, to be kept in the table.
         checkpoint: a file for the state of the work, written after every ``checkpoint_every`` sequences, whole or not
@@ -102,11 +94,11 @@ def calibrate(
         ThresholdTable(post_softmax, algorithm1, k=[8], 2 layers x 2 heads, lengths 9 to 40 (32 knots))
     """
     options = CalibrationOptions(
-        k=k, placement=placement, estimator=estimator, alpha=alpha, quantile=quantile, layer_k=layer_k,
+        k=k, placement=placement, estimator=estimator, alpha=alpha, layer_k=layer_k,
         row_fraction=row_fraction, top_k_at_calibration=top_k_at_calibration, sdc=sdc,
-        vmc=vmc, seed=seed, decode_tokens=decode_tokens, longest=longest, progress=progress, provenance=provenance,
+        vmc=vmc, seed=seed, progress=progress, provenance=provenance,
     )  # fmt: skip
-    job = CalibrationJob(model, sequences, options, part=Part(), checkpoint=checkpoint, every=checkpoint_every)
+    job = CalibrationJob(model, sequences, options, shard=Shard(), checkpoint=checkpoint, every=checkpoint_every)
     return job.run().table()
 
 
@@ -119,8 +111,6 @@ def calibrate_discarded_mass(
     row_fraction: float = 1.0,
     vmc: bool = True,
     seed: int = 0,
-    decode_tokens: int = 0,
-    longest: int | None = None,
     progress: Progress | None = None,
 ) -> ThresholdTable:
     """Extend a copy of ``table`` by the exponential mass that its thresholds typically discard, for ``sdc="offline"``.
@@ -129,7 +119,7 @@ def calibrate_discarded_mass(
     With several, they pass on the dense one.
 
     Args:
-        model, sequences, row_fraction, vmc, seed, decode_tokens, longest, progress: as in `calibrate`.
+        model, sequences, row_fraction, vmc, seed, progress: as in `calibrate`.
         table: pre-softmax thresholds of this model.
         statistic: "geometric_mean" of the rows' masses, or their "mean", as in the paper: a few rows with a large
             mass pull the mean far above what the others discard, and `sparsify` warns of it.
@@ -153,18 +143,18 @@ def calibrate_discarded_mass(
     check_choice("statistic", statistic, DISCARDED_STATISTICS)
     check_options(progress, None, vmc=vmc)
     ks: list[int] = table.k.tolist()
-    texts = CalibrationTexts(model, sequences, longest, decode_tokens, min(ks))
-    calibrator = Calibrator(
-        table.num_layers, table.num_heads, k=ks, longest=texts.longest_row, placement=table.placement,
-        layer_k=table.layer_k, row_fraction=row_fraction, seed=seed, dense_layers=sliding_layers(model),
+    second_pass, texts = DiscardedMass(table), checked_texts(model, sequences, min(ks))
+    settings = CalibrationSettings(
+        num_layers=table.num_layers, num_heads=table.num_heads, k=ks, longest=max(map(len, texts)),
+        placement=table.placement, estimator=table.estimator, alpha=table.alpha, layer_k=table.layer_k,
+        row_fraction=row_fraction, seed=seed, dense_layers=sliding_layers(model),
     )  # fmt: skip
-    if can_be_read_twice(sequences):
-        calibrator.settings.check_rows(texts.rows())
+    settings.check_rows(map(len, texts))
     thresholds = DeviceThresholds(table.at(ks[0]))
     options = ThresholdOptions("exact", 0.0, vmc, "thresholded")
 
     def attend_of(layer: int) -> Attend:
         return ThresholdRule(layer, thresholds, options, None).attend if len(ks) == 1 else AttentionCall.dense
 
-    observe_model(model, texts, calibrator.rows_to_observe, calibrator.second_pass(table), attend_of, progress)
-    return calibrator.with_discarded_mass(table, statistic)
+    observe_model(model, texts, settings.rows, second_pass, attend_of, progress)
+    return second_pass.extended(statistic)

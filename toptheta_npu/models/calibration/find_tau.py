@@ -15,7 +15,8 @@ from ...fallback.reference import log_sum_exp
 from ..hook.architecture import sliding_layers
 from ..hook.attach import attached, check_model
 from ..hook.attention import AttentionCall
-from .texts import CalibrationTexts, Sequences
+from .observe import on_device_of
+from .texts import Sequences, checked_texts
 
 #: Bins of a probability: so many for each halving, down to 2 to the power of minus `_HALVINGS`.
 _PER_HALVING, _HALVINGS = 16, 40
@@ -27,7 +28,6 @@ def find_tau(
     *,
     value_rows: float,
     last_rows: int = 128,
-    longest: int | None = None,
 ) -> float:
     """Find the tau of `sparsify` with which a decode step after such texts reads ``value_rows`` V rows on average.
 
@@ -40,7 +40,6 @@ def find_tau(
         sequences: token ids, as `calibrate` takes them, of the length that the model is used with.
         value_rows: V rows of a step for each KV head; at least 1 and below the number of keys.
         last_rows: rows of each sequence to look at.
-        longest: as in `calibrate`.
 
     Returns:
         tau, to about 1 % of it.
@@ -62,14 +61,14 @@ def find_tau(
     check_int("last_rows", last_rows, 1)
     check_model(model)
     seen: dict[int, PeakCounts] = {}
-    texts = CalibrationTexts(model, sequences, longest, 0, 1)
+    texts = checked_texts(model, sequences, 1)
 
     def rule_of(layer: int) -> PeakCounts:
         return seen.setdefault(layer, PeakCounts(last_rows))
 
     with attached(model, rule_of), torch.no_grad():
         for tokens in texts:
-            model(tokens if model.device.type == "meta" else tokens.to(model.device), use_cache=False)
+            model(on_device_of(model, tokens)[None], use_cache=False)
     counts = [each.counts.double().cpu() for each in seen.values() if each.counts is not None]
     rows = sum(each.rows for each in seen.values())
     if not rows:

@@ -1,11 +1,9 @@
-"""One part of a calibration of a model: checked, resumed where it had stopped, run and kept in a file."""
+"""One shard of a calibration of a model: checked, resumed where it had stopped, run and kept in a file."""
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -17,7 +15,7 @@ from ..._checks import check_choice, check_int, check_modes
 from ..._files import check_writable, checked_path
 from ..._warnings import warn_of_sdc_without_vmc
 from ...calibration import Calibrator
-from ...calibration.part import Part, SeenSequence, WholeSet, check_texts, refuse_other
+from ...calibration.shard import SeenSequence, Shard, WholeSet, check_texts, refuse_other
 from ...calibration.state import CalibrationState
 from ...errors import (
     Setting,
@@ -35,11 +33,9 @@ from ..hook.attach import check_model, check_switches
 from ..hook.attention import AttentionCall
 from .observe import Attend, observe_model
 from .rows import TopK
-from .texts import CalibrationTexts, Sequences
-from .token_sequences import can_be_read_twice
+from .texts import Sequences, checked_texts
 
 Progress = Callable[[int], None]
-Meanwhile = Callable[[], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,15 +46,12 @@ class CalibrationOptions:
     placement: Placement = "post_softmax"
     estimator: Estimator = "algorithm1"
     alpha: float = 0.1
-    quantile: float | None = None
     layer_k: Sequence[int] | None = None
     row_fraction: float = 1.0
     top_k_at_calibration: bool = True
     sdc: Literal["none", "exact"] = "exact"
     vmc: bool = True
     seed: int = 0
-    decode_tokens: int = 0
-    longest: int | None = None
     progress: Progress | None = None
     provenance: Mapping[str, str] | None = None
 
@@ -86,16 +79,16 @@ class CalibrationOptions:
 
 
 class CalibrationJob:
-    """One part of a calibration, ready to run.
+    """One shard of a calibration, ready to run.
 
     Args:
         model, sequences, options: as in `calibrate`.
-        part: which sequences to run.
+        shard: which sequences to run.
         checkpoint: the file of the state; None: none is kept. The work goes on from what is there.
         every: sequences from one writing of it to the next.
 
     Attributes:
-        state: of the part.
+        state: of the shard.
 
     Raises:
         TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: as `calibrate`; or the file cannot be read
@@ -111,7 +104,7 @@ class CalibrationJob:
         sequences: Sequences,
         options: CalibrationOptions,
         *,
-        part: Part,
+        shard: Shard,
         checkpoint: str | os.PathLike[str] | None,
         every: int,
     ) -> None:
@@ -121,18 +114,19 @@ class CalibrationJob:
             warn_of_sdc_without_vmc(options.sdc, options.vmc, stacklevel=3)
         check_int("checkpoint_every", every, 1)
         self._model, self._options = model, options
-        self._texts = texts = PartOfTexts(model, sequences, options.longest, options.decode_tokens, min(targets))
-        calibrator = self._calibrator(targets, texts.longest_row)
-        if can_be_read_twice(sequences):
-            calibrator.settings.check_rows(texts.rows())
+        self._texts = texts = checked_texts(model, sequences, min(targets))
+        calibrator = self._calibrator(targets, max(map(len, texts)))
+        calibrator.settings.check_rows(map(len, texts))
+        self._entries = [SeenSequence.of(tokens) for tokens in texts]
         fresh = CalibrationState(
             calibrator=calibrator, fingerprint=model_fingerprint(model),
-            dtype=dtype_of(model), run=_run_of(options), part=part,
+            dtype=dtype_of(model), run=_run_of(options), shard=shard,
+            whole=WholeSet.of(self._entries),
             provenance={**told_dense(sliding_layers(model), window_in_words(model)), **(options.provenance or {})},
         )  # fmt: skip
         self._every = every
         self._checkpoint = None if checkpoint is None else checked_path(checkpoint)
-        self.state = fresh if self._checkpoint is None else _resumed(self._checkpoint, fresh)
+        self.state = fresh if self._checkpoint is None else _resumed(self._checkpoint, fresh, self._entries)
 
     def _calibrator(self, targets: Sequence[int], longest: int) -> Calibrator:
         model, options = self._model, self._options
@@ -140,37 +134,29 @@ class CalibrationJob:
             num_layers(model), num_heads(model), k=targets, longest=longest,
             placement=options.placement, estimator=options.estimator, alpha=options.alpha, layer_k=options.layer_k,
             row_fraction=options.row_fraction, seed=options.seed, dense_layers=sliding_layers(model),
-            quantile=options.quantile,
         )  # fmt: skip
 
-    def digest_of_texts(self) -> str | None:
-        """Compute the digest of all sequences. Return None where they can be read only once."""
-        return self._texts.digest()
-
-    def run(self, meanwhile: Meanwhile | None = None) -> CalibrationState:
-        """Run what is left of the part. Call ``meanwhile`` as often as the state is kept.
+    def run(self) -> CalibrationState:
+        """Run what is left of the shard.
 
         Raises:
-            TopThetaValueError: the sequences are not those of the state, or it cannot be written.
+            TopThetaValueError: the state cannot be written.
         """
-        state, before, progress = self.state, len(self.state.seen), self._options.progress
+        state, progress = self.state, self._options.progress
         calibrator, attend_of = state.calibrator, self._options.attend_of(state.calibrator)
-        self._texts.begin(state.part, list(state.seen), self._checkpoint)
+        places = state.shard.places(len(self._texts))[len(state.seen) :]
 
         def rows(count: int, index: int) -> Tensor:
-            return calibrator.rows_to_observe(count, state.part.index + (before + index) * state.part.count)
+            return calibrator.rows_to_observe(count, places[index])
 
-        def done(_: int) -> None:
-            state.seen.append(self._texts.handed_out.popleft())
+        def done(count: int) -> None:
+            state.seen.append(self._entries[places[count - 1]])
             if len(state.seen) % self._every == 0:
                 self._keep()
-                if meanwhile is not None:
-                    meanwhile()
             if progress is not None:
                 progress(len(state.seen))
 
-        observe_model(self._model, self._texts, rows, calibrator, attend_of, done)
-        state.whole = self._texts.whole
+        observe_model(self._model, [self._texts[place] for place in places], rows, calibrator, attend_of, done)
         self._keep()
         return state
 
@@ -193,72 +179,37 @@ class CalibrationJob:
             raise TopThetaValueError(str(self._checkpoint), "a place for the state", got, remedy) from error
 
 
-class PartOfTexts(CalibrationTexts):
-    """Hands out the sequences of one part that were not seen before, and looks at all of them.
-
-    Attributes:
-        handed_out: entries for those that were.
-        whole: of all sequences, once all were read.
-    """
-
-    handed_out: deque[SeenSequence]
-    whole: WholeSet | None = None
-
-    def begin(self, part: Part, seen: list[SeenSequence], checkpoint: Path | None) -> None:
-        """Hand out those of ``part`` that are not among ``seen``, which comes from the file ``checkpoint``."""
-        self._part, self._seen, self._checkpoint = part, seen, checkpoint
-
-    def __iter__(self) -> Iterator[Tensor]:
-        self.handed_out = deque()
-        digest, total = hashlib.sha256(), 0
-        for total, tokens in enumerate(self._checked(), start=1):
-            entry = SeenSequence.of(tokens)
-            digest.update(entry.digest)
-            position, other = divmod(total - 1 - self._part.index, self._part.count)
-            if other:
-                continue
-            if position >= len(self._seen):
-                self.handed_out.append(entry)
-                yield tokens[None]
-            elif entry != self._seen[position]:
-                refuse_other(self._checkpoint, [f"another sequence {total - 1}"])
-        own = len(range(self._part.index, total, self._part.count))
-        if own < len(self._seen):
-            refuse_other(self._checkpoint, [f"more sequences, {len(self._seen)} (here {own})"])
-        self.whole = WholeSet(digest.hexdigest(), total)
-
-    def digest(self) -> str | None:
-        """Compute the digest of all sequences, as in ``whole``. Return None where they can be read only once."""
-        if not can_be_read_twice(self._batches):
-            return None
-        digest = hashlib.sha256()
-        for tokens in self._checked():
-            digest.update(SeenSequence.of(tokens).digest)
-        return digest.hexdigest()
-
-
 def dtype_of(model: PreTrainedModel) -> str:
     """Name the dtype of a model."""
     return str(model.dtype).removeprefix("torch.")
 
 
-def _resumed(path: Path, fresh: CalibrationState) -> CalibrationState:
-    """Load the state in ``path`` and check it against ``fresh``. Return ``fresh`` itself where there is no file yet."""
+def _resumed(path: Path, fresh: CalibrationState, entries: Sequence[SeenSequence]) -> CalibrationState:
+    """Load the state in ``path`` and check it against ``fresh`` and the ``entries`` of all sequences.
+
+    Return ``fresh`` itself where there is no file yet.
+    """
     check_writable(path)
     if not os.path.lexists(path):
         return fresh
     found = CalibrationState.load(path)
     different = fresh.differences(found)
     for name in ("index", "count"):
-        mine, theirs = getattr(fresh.part, name), getattr(found.part, name)
+        mine, theirs = getattr(fresh.shard, name), getattr(found.shard, name)
         different += [f"{name}={theirs} (here {mine})"] * (mine != theirs)
     refuse_other(path, different)
-    found.provenance, found.whole = fresh.provenance, None
+    own = fresh.shard.places(len(entries))
+    for place, seen in zip(own, found.seen, strict=False):
+        if entries[place] != seen:
+            refuse_other(path, [f"another sequence {place}"])
+    if len(own) < len(found.seen):
+        refuse_other(path, [f"more sequences, {len(found.seen)} (here {len(own)})"])
+    found.provenance, found.whole = fresh.provenance, fresh.whole
     return found
 
 
 def _run_of(options: CalibrationOptions) -> dict[str, str]:
-    names = ("decode_tokens", "top_k_at_calibration", "sdc", "vmc")
+    names = ("top_k_at_calibration", "sdc", "vmc")
     return {name: str(getattr(options, name)) for name in names}
 
 

@@ -22,7 +22,7 @@ from ..hook.attach import check_model
 from ..hook.attention import AttentionCall
 from .job import Progress
 from .observe import observe_model
-from .texts import CalibrationTexts, Sequences
+from .texts import Sequences, checked_texts
 
 
 class KeptRows(NamedTuple):
@@ -46,13 +46,12 @@ def count_kept(
     *,
     row_fraction: float = 1.0,
     seed: int = 0,
-    longest: int | None = None,
     progress: Progress | None = None,
 ) -> dict[int, KeptRows]:
     """Count what the thresholds of ``table`` keep at each of its k. The model runs once, dense, as over prompts.
 
     Args:
-        model, sequences, row_fraction, seed, longest, progress: as in `calibrate`.
+        model, sequences, row_fraction, seed, progress: as in `calibrate`.
         table: thresholds of this model.
 
     Returns:
@@ -64,8 +63,8 @@ def count_kept(
     """
     check_model(model)
     check_table(model, table)
-    texts = CalibrationTexts(model, sequences, longest, 0, int(table.k[0]))
-    counter = _Counter(table, texts.longest_row, num_key_value_heads(model))
+    texts = checked_texts(model, sequences, int(table.k[0]))
+    counter = _Counter(table, max(map(len, texts)), num_key_value_heads(model))
     observe_model(
         model, texts, lambda rows, index: rows_of_sequence(rows, row_fraction, seed, index), counter,
         lambda _: AttentionCall.dense, progress,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel
+from transformers import PreTrainedModel
 
 from ...calibration.on_device import ScoreBlocks
 from ...calibration.row_statistics import take_rows
@@ -17,7 +17,6 @@ from ...errors import TopThetaValueError
 from ..hook.attach import attached
 from ..hook.attention import AttentionCall, Rule
 from .rows import BlockThreads, RowsOnDevice, SequenceRows, TopK, keep_largest
-from .texts import CalibrationTexts
 
 #: What a layer passes on: [B, Hq, Q, D].
 Attend = Callable[[AttentionCall], Tensor]
@@ -48,7 +47,7 @@ class Watch(Protocol):
 
 def observe_model(
     model: PreTrainedModel,
-    texts: CalibrationTexts,
+    texts: Sequence[Tensor],
     rows_of_sequence: Callable[[int, int], Tensor],
     watch: Watch,
     attend_of: Callable[[int], Attend | TopK],
@@ -70,7 +69,7 @@ def observe_model(
 
 def run_texts(
     model: PreTrainedModel,
-    texts: CalibrationTexts,
+    texts: Sequence[Tensor],
     rows_of_sequence: Callable[[int, int], Tensor],
     rule_of: Callable[[int, ChosenRows, BlockThreads], Rule],
     progress: Callable[[int], None] | None,
@@ -79,7 +78,7 @@ def run_texts(
 
     Args:
         model: as in `calibrate`.
-        texts: the sequences.
+        texts: int64 [n], the tokens of each sequence.
         rows_of_sequence: chooses rows by their number in the sequence and by the sequence's index.
         rule_of: makes the rule of a layer.
         progress: called with the number of sequences done.
@@ -88,9 +87,9 @@ def run_texts(
         chosen = ChosenRows()
         with attached(model, lambda layer: rule_of(layer, chosen, threads)), torch.no_grad():
             for index, tokens in enumerate(texts):
-                chosen.rows = rows_of_sequence(tokens.shape[1] + texts.decode_tokens, index)
-                # accelerate leaves offloaded weights on the meta device, and itself moves what goes in
-                _run(model, tokens if model.device.type == "meta" else tokens.to(model.device), texts.decode_tokens)
+                chosen.rows = rows_of_sequence(len(tokens), index)
+                # without the head: the logits of a whole prompt are large, and nobody reads them
+                model.base_model(input_ids=on_device_of(model, tokens)[None], use_cache=False)
                 if progress is not None:
                     progress(index + 1)
 
@@ -99,11 +98,6 @@ class ChosenRows:
     """The rows to look at in the sequence at hand, int64 [chosen], ascending, on the CPU."""
 
     rows: Tensor
-
-    def within(self, sequence: SequenceRows) -> Tensor:
-        """Choose those of one call, counted from its first row."""
-        past, span = sequence.past, sequence.key.shape[1]
-        return self.rows[(self.rows >= past) & (self.rows < span)] - past
 
 
 @dataclass(frozen=True)
@@ -118,7 +112,6 @@ class _ObservingRule:
 
     def attend(self, call: AttentionCall) -> Tensor:
         sequence = SequenceRows(call)
-        chosen = self.chosen.within(sequence)
 
         def look(rows: Tensor) -> Any:
             scores, lengths = sequence.scores(rows), sequence.lengths(rows)
@@ -126,10 +119,10 @@ class _ObservingRule:
 
         with naming_layer(self.layer):
             if call.query.is_cpu:
-                for seen in self.threads.map(look, sequence.blocks(chosen)):
+                for seen in self.threads.map(look, sequence.blocks(self.chosen.rows)):
                     self.watch.add(seen)
             else:
-                _look_through(self.watch, self.layer, sequence, chosen)
+                _look_through(self.watch, self.layer, sequence, self.chosen.rows)
         return self.passes_on(call)
 
 
@@ -145,7 +138,7 @@ class _TopKRule:
 
     def attend(self, call: AttentionCall) -> Tensor:
         sequence = SequenceRows(call, self.option.vmc)
-        chosen, every_row = self.chosen.within(sequence), torch.arange(call.query.shape[2], device="cpu")
+        chosen, every_row = self.chosen.rows, torch.arange(call.query.shape[2], device="cpu")
         if not call.query.is_cpu:
             out = self._attend_on_device(sequence, sequence.blocks(every_row))
             with naming_layer(self.layer):
@@ -200,12 +193,7 @@ def naming_layer(layer: int) -> Iterator[None]:
         raise TopThetaValueError(f"scores of layer {layer}", "finite elements or -inf", error.got, remedy) from error
 
 
-def _run(model: PreTrainedModel, tokens: Tensor, decode_tokens: int) -> None:
-    if not decode_tokens:
-        # without the head: the logits of a whole prompt are large, and nobody reads them
-        model.base_model(input_ids=tokens, use_cache=False)
-        return
-    cache = DynamicCache()
-    for _ in range(decode_tokens + 1):
-        logits = model(input_ids=tokens, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
-        tokens = logits[:, -1].argmax(-1, keepdim=True)
+def on_device_of(model: PreTrainedModel, tokens: Tensor) -> Tensor:
+    """Move ``tokens`` to where ``model`` takes them."""
+    # accelerate leaves offloaded weights on the meta device, and itself moves what goes in
+    return tokens if model.device.type == "meta" else tokens.to(model.device)

@@ -94,12 +94,11 @@ def _threads_of_new_threads() -> int:
 
 
 class SequenceRows:
-    """Query, key and value of a call with one sequence and no padding: row i sees the keys up to its own.
+    """Query, key and value of a prompt of one sequence without padding: row i sees the keys up to its own.
 
     Attributes:
-        query: float32 [Hq, Q, D], scaled.
+        query: float32 [Hq, S, D], scaled.
         key, value: float32 [Hkv, S, D].
-        past: keys before that of the first row, S - Q.
         value_mean: float32 [Hkv, S, D], the mean of the V rows up to each, if VMC asks for it.
         learnable_sink: float32 [Hq], one more logit of every row; None where the model has none.
     """
@@ -110,7 +109,6 @@ class SequenceRows:
         self.learnable_sink = call.learnable_sink
         self.query = scale * call.query[0].float()
         self.key, self.value = key.float(), value.float()
-        self.past: int = key.shape[1] - call.query.shape[2]
         count = torch.arange(1, key.shape[1] + 1, device=key.device)
         self.value_mean = self.value.cumsum(1) / count[:, None] if vmc else None
 
@@ -122,7 +120,7 @@ class SequenceRows:
 
     def lengths(self, rows: Tensor) -> Tensor:
         """Count the visible keys of each row."""
-        return self.past + 1 + rows
+        return 1 + rows
 
     def scores(self, rows: Tensor, here: Tensor | None = None) -> Tensor:
         """Compute scores of ascending rows: float32 [Hq, rows, S], -inf where hidden. S is the last length.
@@ -149,8 +147,7 @@ class SequenceRows:
         kept_mass, exact = weights.sum(-1), exponentials.sub_(weights).sum(-1)
         estimate = exact if sdc == "exact" else torch.zeros_like(exact)
         numerator = weighted_values(weights[None], self.value[None, :, : scores.shape[-1]])
-        places = None if here is None else self.past + here
-        mean = None if self.value_mean is None else take_rows(self.value_mean, self.past + rows, places)[None]
+        mean = None if self.value_mean is None else take_rows(self.value_mean, rows, here)[None]
         sink = sink_mass(self.learnable_sink, maximum[None, :, :, 0])
         out: Tensor = compensate(numerator, kept_mass[None], estimate[None], mean, sink)[0]
         return out

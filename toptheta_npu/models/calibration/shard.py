@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from ...calibration.part import Part
+from ...calibration.shard import Shard
 from .job import CalibrationJob, CalibrationOptions
 from .texts import Sequences
 
@@ -52,5 +52,5 @@ def calibrate_shard(
         >>> models.merge_shards(paths)
         ThresholdTable(post_softmax, algorithm1, k=[8], 2 layers x 2 heads, lengths 9 to 40 (32 knots))
     """
-    part, chosen = Part(index, count), CalibrationOptions(**options)
-    CalibrationJob(model, sequences, chosen, part=part, checkpoint=path, every=checkpoint_every).run()
+    shard, chosen = Shard(index, count), CalibrationOptions(**options)
+    CalibrationJob(model, sequences, chosen, shard=shard, checkpoint=path, every=checkpoint_every).run()

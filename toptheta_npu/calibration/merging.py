@@ -1,10 +1,10 @@
-"""Puts the parts of one calibration together again."""
+"""Merges the shards of one calibration."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from safetensors import safe_open
@@ -12,57 +12,57 @@ from safetensors import safe_open
 from .._files import checked_path, file_error
 from ..errors import TopThetaTypeError, TopThetaValueError, shortened, shown
 from ..thresholds import ThresholdTable
-from .part import Part
+from .shard import Shard
 from .state import KIND, CalibrationState
 
 _REMEDY = "give every shard of one calibration, each once"
 
 
-class MergedPart(NamedTuple):
-    """Describe a part that counts: its name, which it is, and how many sequences and tokens it saw."""
+class MergedShard(NamedTuple):
+    """Describe a shard that counts: its name, which it is, and how many sequences and tokens it saw."""
 
     name: str
-    part: Part
+    shard: Shard
     sequences: int
     tokens: int
 
 
-class PartMerger:
-    """Add up the parts of one calibration; each is looked at before it counts.
+class ShardMerger:
+    """Add up the shards of one calibration; each is looked at before it counts.
 
     Attributes:
-        parts: those that were added.
+        shards: those that were added.
 
     Example:
         >>> from toptheta_npu.calibration import Calibrator
-        >>> from toptheta_npu.calibration.part import WholeSet
+        >>> from toptheta_npu.calibration.shard import WholeSet
         >>> calibrator = Calibrator(1, 2, k=[8], longest=64, layer_k=[0])
         >>> state = CalibrationState(calibrator=calibrator, fingerprint="demo", dtype="float32", run={}, provenance={},
         ...                          whole=WholeSet("", 0))
-        >>> merger = PartMerger()
+        >>> merger = ShardMerger()
         >>> merger.add("first", state)
-        >>> merger.parts
-        [MergedPart(name='first', part=Part(index=0, count=1), sequences=0, tokens=0)]
+        >>> merger.shards
+        [MergedShard(name='first', shard=Shard(index=0, count=1), sequences=0, tokens=0)]
     """
 
     def __init__(self) -> None:
-        self.parts: list[MergedPart] = []
+        self.shards: list[MergedShard] = []
         self._merged: CalibrationState | None = None
         self._provenance: dict[str, list[str]] = {}
 
     def add(self, name: object, state: CalibrationState) -> None:
-        """Add the part ``state``, which is the merger's own from then on; ``name`` is for the error messages.
+        """Add the shard ``state``, which is the merger's own from then on; ``name`` is for the error messages.
 
         Raises:
             TopThetaValueError: it is not finished, there already, or of another calibration.
         """
-        if state.whole is None:
+        if not state.finished:
             got = f"one that stopped after {len(state.seen)} of its sequences"
             raise file_error(name, "a finished shard", got, "run it again with the same path: it goes on from there")
         if self._merged is not None:
             self._check(name, state, self._merged)
         tokens = sum(each.tokens for each in state.seen)
-        self.parts.append(MergedPart(str(name), state.part, len(state.seen), tokens))
+        self.shards.append(MergedShard(str(name), state.shard, len(state.seen), tokens))
         for key, text in state.provenance.items():
             texts = self._provenance.setdefault(key, [])
             texts += [text] * (text not in texts)
@@ -73,14 +73,14 @@ class PartMerger:
             self._merged.seen += state.seen
 
     def merged(self) -> CalibrationState:
-        """Give the sum of all parts.
+        """Give the sum of all shards.
 
         Raises:
-            TopThetaValueError: a part is missing.
+            TopThetaValueError: a shard is missing.
         """
         if self._merged is None:
             raise TopThetaValueError("shards", "one or more", "none", "give each of them once")
-        count, there = self._merged.part.count, {each.part.index for each in self.parts}
+        count, there = self._merged.shard.count, {each.shard.index for each in self.shards}
         missing = [str(index) for index in range(count) if index not in there]
         if missing:
             got = shortened(f"all but {', '.join(missing)}")
@@ -90,29 +90,17 @@ class PartMerger:
 
     def _check(self, name: object, state: CalibrationState, first: CalibrationState) -> None:
         different = first.differences(state, "there")
-        if state.part.count != first.part.count:
-            different.append(f"count={state.part.count} (there {first.part.count})")
+        if state.shard.count != first.shard.count:
+            different.append(f"count={state.shard.count} (there {first.shard.count})")
         elif state.whole != first.whole:
             different.append("other sequences")
         if different:
             got = f"one with {', '.join(different)}"
-            raise file_error(name, f"a shard of the same calibration as {self.parts[0].name}", got, _REMEDY)
-        for other in self.parts:
-            if other.part == state.part:
-                got = f"shard {state.part.index} again, which {other.name} is"
-                raise file_error(name, f"another shard of the {state.part.count}", got, _REMEDY)
-
-
-def merged_parts(parts: Iterable[tuple[object, CalibrationState]]) -> CalibrationState:
-    """Add up the parts of one calibration, each with its name.
-
-    Raises:
-        TopThetaValueError: one is missing, not finished, there twice or of another calibration.
-    """
-    merger = PartMerger()
-    for name, state in parts:
-        merger.add(name, state)
-    return merger.merged()
+            raise file_error(name, f"a shard of the same calibration as {self.shards[0].name}", got, _REMEDY)
+        for other in self.shards:
+            if other.shard == state.shard:
+                got = f"shard {state.shard.index} again, which {other.name} is"
+                raise file_error(name, f"another shard of the {state.shard.count}", got, _REMEDY)
 
 
 def merge_shards(paths: Sequence[str | os.PathLike[str]]) -> ThresholdTable:
@@ -140,7 +128,7 @@ def merge_shards(paths: Sequence[str | os.PathLike[str]]) -> ThresholdTable:
     return merged_files(paths).merged().table()
 
 
-def merged_files(paths: Sequence[str | os.PathLike[str]]) -> PartMerger:
+def merged_files(paths: Sequence[str | os.PathLike[str]]) -> ShardMerger:
     """Add up the shards in files by their indices, so that the order of ``paths`` does not matter.
 
     Raises:
@@ -148,7 +136,7 @@ def merged_files(paths: Sequence[str | os.PathLike[str]]) -> PartMerger:
     """
     if not isinstance(paths, (list, tuple)):
         raise TopThetaTypeError("paths", "a list of the shards' files", shown(paths))
-    merger = PartMerger()
+    merger = ShardMerger()
     for path in sorted(paths, key=_index_in):
         merger.add(path, CalibrationState.load(path))
     return merger

@@ -1,4 +1,4 @@
-"""Names the parts of a calibration and the sequences that they have seen."""
+"""Names the shards of a calibration and the sequences that they have seen."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OWN_STATE = "the state of this calibration"
 
 
 @dataclass(frozen=True)
-class Part:
+class Shard:
     """Name sequences ``index``, ``index + count``, ... of a calibration; the default is all of them.
 
     Raises:
@@ -31,6 +31,15 @@ class Part:
     def __post_init__(self) -> None:
         check_int("count", self.count, 1)
         check_int("index", self.index, 0, self.count - 1)
+
+    def places(self, total: int) -> range:
+        """Give the places of its sequences among all ``total``.
+
+        Example:
+            >>> list(Shard(1, 3).places(8))
+            [1, 4, 7]
+        """
+        return range(self.index, total, self.count)
 
 
 class SeenSequence(NamedTuple):
@@ -46,10 +55,15 @@ class SeenSequence(NamedTuple):
 
 
 class WholeSet(NamedTuple):
-    """Hold what a finished part knows of all sequences, its own and the others': their digest and number."""
+    """Hold what a shard knows of all sequences, its own and the others': their digest and number."""
 
     digest: str
     total: int
+
+    @classmethod
+    def of(cls, sequences: Sequence[SeenSequence]) -> WholeSet:
+        """Make the entry for all sequences, in order."""
+        return cls(hashlib.sha256(b"".join(each.digest for each in sequences)).hexdigest(), len(sequences))
 
 
 def check_texts(name: str, mapping: object) -> None:
