@@ -121,8 +121,7 @@ def _thresholds(folder: Path) -> Iterator[Tensor]:
     table = ThresholdTable.load(folder / "table.theta")
     table.export_text(folder / "th.txt", 4)
     for at in (
-        table.at(7), table.at(target_kept=0.15), table.at(7, lookup="fitted"),
-        table.at(5, max_length=200, extrapolation="fitted"),
+        table.at(7), table.at(7, lookup="fitted"), table.at(5, max_length=200, lookup="fitted"),
         ThresholdTable.from_text(folder / "th.txt", fingerprint="model").at(4),
     ):  # fmt: skip
         yield from (*at.theta, *at.aims)

@@ -163,7 +163,7 @@ def test_a_layer_whose_rows_are_all_short_is_dense_and_the_others_are_not() -> N
     assert (table.theta[0, 0] == -math.inf).all()
     assert table.theta[0, 1].isfinite().all()
     with pytest.warns(ThresholdExtrapolationWarning, match=r"layers \[0\] have no thresholds and stay dense"):
-        thresholds = table.at(4, max_length=100, extrapolation="fitted")
+        thresholds = table.at(4, max_length=100, lookup="fitted")
     assert (thresholds.theta[0] == -math.inf).all()
     assert thresholds.theta[1][5:].isfinite().all()
 

@@ -142,7 +142,7 @@ def test_rows_beyond_the_calibrated_lengths_warn():
         model.generate(tokens(1, 90), max_new_tokens=4, min_new_tokens=4)
     with (
         pytest.warns(ThresholdExtrapolationWarning, match="fitted") as caught,
-        sparsify(model, table, k=K, max_length=120, extrapolation="fitted"),
+        sparsify(model, table, k=K, max_length=120, lookup="fitted"),
     ):
         model.generate(tokens(1, 90), max_new_tokens=4)
     assert sum(issubclass(warning.category, ThresholdExtrapolationWarning) for warning in caught) == 1

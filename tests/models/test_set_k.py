@@ -60,7 +60,7 @@ def test_every_step_is_that_of_a_fresh_context_of_its_k(placement, static):
     with sparsify(model_of(), table, k=20, vmc=False) as run:
         for number, k in enumerate(SCHEDULE):
             run.set_k(k)
-            assert (run.k, run.target_kept) == (k, None)
+            assert run.k == k
             assert torch.equal(step(cache, ids, number), fresh[number])
     assert (fresh[0] - fresh[1]).abs().max() > 1e-3
 
@@ -98,14 +98,11 @@ def test_a_compiled_step_sees_another_k_and_is_not_compiled_again():
     ids, table, model = tokens(1, 60, seed=4), table_of(), new_model()
     counter, stats = CompileCounter(), torch._dynamo.utils.counters["stats"]
     compiled = torch.compile(model.forward, fullgraph=True, backend=counter)
-    warm_up, schedule = (
-        [(20, None)] * 3,
-        [(k, None) for k in SCHEDULE] + [(None, 0.2), (None, 0.25), (6, None)],
-    )
+    warm_up, schedule = [20] * 3, [*SCHEDULE, 6]
 
-    def steps(forward, cache, targets) -> Iterator[Tensor]:
-        for k, share in targets:
-            run.set_target_kept(share) if share else run.set_k(k)
+    def steps(forward, cache, ks) -> Iterator[Tensor]:
+        for k in ks:
+            run.set_k(k)
             at = cache.get_seq_length()
             yield forward(ids[:, at : at + 1], past_key_values=cache).logits
 
@@ -136,20 +133,18 @@ def test_the_offline_discarded_mass_follows():
 
 
 @pytest.mark.parametrize("options", [{"dense_below": 33}, {"lookup": "fitted"}, {}])
-def test_shares_and_k_take_turns_and_keep_the_other_options(options):
+def test_another_k_keeps_the_other_options(options):
     ids, table = tokens(1, 60, seed=7), table_of()
     cache, fresh = begun(ids), []
-    schedule = [{"target_kept": 0.25}, {"k": 8}, {"k": 9}, {"target_kept": 0.2}, {"k": 20}]
-    for number, target in enumerate(schedule):
+    for number, k in enumerate((10, 8, 20)):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", NothingSparsifiedWarning)
-            with sparsify(model_of(), table, sdc="none", vmc=False, **target, **options):
+            with sparsify(model_of(), table, sdc="none", vmc=False, k=k, **options):
                 fresh.append(step(cache, ids, number))
     cache = begun(ids)
     with sparsify(model_of(), table, k=7, sdc="none", vmc=False, **options) as run:
-        for number, target in enumerate(schedule):
-            run.set_k(target["k"]) if "k" in target else run.set_target_kept(target["target_kept"])
-            assert (run.k, run.target_kept) == (target.get("k"), target.get("target_kept"))
+        for number, k in enumerate((10, 8, 20)):
+            run.set_k(k)
             assert torch.equal(step(cache, ids, number), fresh[number])
 
 
@@ -202,17 +197,14 @@ def test_a_refused_k_changes_nothing():
             (5, TopThetaValueError, "k: expected 6 to 20, the calibrated range, got 5"),
             (21, TopThetaValueError, "k: expected 6 to 20, the calibrated range, got 21"),
             (9.0, TopThetaTypeError, "k: expected an int, got 9.0"),
-            (None, TopThetaValueError, "k: expected k or target_kept, got neither"),
+            (None, TopThetaTypeError, "k: expected an int, got None"),
         ):
             with pytest.raises(kind, match=message):
                 run.set_k(k)
-        with pytest.raises(TopThetaValueError, match=r"target_kept: expected at most 0\.25 for rows of up to 80"):
-            run.set_target_kept(0.5)
         assert run.k == 9
         assert torch.equal(step(begun(ids), ids, 0), expected)
-    for change in (lambda: run.set_k(9), lambda: run.set_target_kept(0.1)):
-        with pytest.raises(TopThetaValueError, match="got one that has ended; enter sparsify again"):
-            change()
+    with pytest.raises(TopThetaValueError, match="got one that has ended; enter sparsify again"):
+        run.set_k(9)
 
 
 def test_an_idle_context_warns_by_the_k_of_its_time():

@@ -43,7 +43,7 @@ def test_rows_of_any_length_have_the_threshold_and_no_warning() -> None:
         warnings.simplefilter("error")
         with sparsify(model_of(), tau=TAU) as run:
             model_of().generate(tokens(1, 40), max_new_tokens=3, min_new_tokens=3, do_sample=False)
-    assert (run.tau, run.k, run.target_kept) == (TAU, None, None)
+    assert (run.tau, run.k) == (TAU, None)
 
 
 def test_no_number_of_elements_is_aimed_at() -> None:
@@ -136,11 +136,8 @@ def test_a_run_changes_by_what_it_was_entered_with() -> None:
         assert (run.k, run.tau) == (6, None)
         model_of().generate(tokens(1, 40), max_new_tokens=3, min_new_tokens=3, do_sample=False)
     with sparsify(model_of(), tau=TAU) as run:
-        for change in (lambda: run.set_k(6), lambda: run.set_target_kept(0.5)):
-            with pytest.raises(
-                TopThetaValueError, match=r"^tau excludes a number of elements to keep; change tau with"
-            ):
-                change()
+        with pytest.raises(TopThetaValueError, match=r"^tau excludes a number of elements to keep; change tau with"):
+            run.set_k(6)
         model_of().generate(tokens(1, 40), max_new_tokens=3, min_new_tokens=3, do_sample=False)
 
 

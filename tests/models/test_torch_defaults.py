@@ -43,7 +43,7 @@ def _numbers(table: ThresholdTable) -> Iterator[Tensor]:
 
 
 def _runs(model: PreTrainedModel, by_mean: ThresholdTable, table: ThresholdTable) -> Iterator[Tensor]:
-    with sparsify(model, table, target_kept=0.2, statistics="summary") as run:
+    with sparsify(model, table, k=5, statistics="summary") as run:
         yield generate(model, ids=PROMPT, attention_mask=MASK)
         for summary in run.summaries():
             yield from (value for value in vars(summary).values() if isinstance(value, Tensor))

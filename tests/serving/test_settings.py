@@ -45,11 +45,11 @@ def test_short_rows_are_dense_where_thresholds_would_not_be_faster() -> None:
 
 def test_settings_have_the_types_of_json() -> None:
     text = (
-        '{"table": "1.theta", "target_kept": 0.125, "vmc": false, "dense_layers": [3, 0, 3], "log_interval": 5, '
+        '{"table": "1.theta", "k": 96, "vmc": false, "dense_layers": [3, 0, 3], "log_interval": 5, '
         '"prefill": "thresholded"}'
     )
     assert read_settings({"top_theta": json.loads(text)}) == Settings(
-        table=Path("1.theta"), target_kept=0.125, vmc=False, dense_layers=(0, 3), log_interval=5.0,
+        table=Path("1.theta"), k=96, vmc=False, dense_layers=(0, 3), log_interval=5.0,
         prefill="thresholded",
     )  # fmt: skip
 
@@ -57,7 +57,7 @@ def test_settings_have_the_types_of_json() -> None:
 def test_tau_is_asked_for_without_a_table() -> None:
     settings = read_settings({"top_theta": {"tau": 0.001, "k": None}})
     assert settings == Settings(tau=0.001)
-    assert (settings.aim, settings.rule) == ({}, "tau=0.001")
+    assert (settings.k, settings.rule) == (None, "tau=0.001")
 
 
 def test_defaults_are_those_of_sparsify() -> None:
@@ -75,10 +75,9 @@ def test_vmc_has_to_be_off_where_there_is_no_mass_to_give_back() -> None:
     assert read_settings({"top_theta": {"table": "a", "sdc": "none", "vmc": False}}) is not None
 
 
-def test_k_is_that_of_sparsify_unless_something_else_is_asked_for() -> None:
+def test_k_is_that_of_sparsify_unless_another_is_asked_for() -> None:
     assert Settings(Path("a")).k == DEFAULT_K
-    assert Settings(Path("a"), target_kept=0.1).k is None
-    assert Settings(Path("a"), target_kept=0.1).aim == {"target_kept": 0.1}
+    assert Settings(Path("a"), k=64).rule == "the thresholds of a, k=64"
 
 
 @pytest.mark.parametrize(
@@ -88,8 +87,7 @@ def test_k_is_that_of_sparsify_unless_something_else_is_asked_for() -> None:
          'configured, got neither; such as {"top_theta": {"tau": 0.0005}}; without \'top_theta\', vLLM stays as it is'),
         ({"tau": 0.001, "table": "a"}, TopThetaValueError, "tau excludes table; leave one of them out"),
         ({"tau": 0.001, "k": 64}, TopThetaValueError, "tau excludes k; leave one of them out"),
-        ({"tau": 0.001, "extrapolation": "fitted"}, TopThetaValueError,
-         "tau excludes extrapolation; leave one of them out"),
+        ({"tau": 0.001, "lookup": "fitted"}, TopThetaValueError, "tau excludes lookup; leave one of them out"),
         ({"tau": 0.001, "max_length": 512}, TopThetaValueError, "tau excludes max_length; leave one of them out"),
         ({"tau": 0.001, "sdc": "offline"}, TopThetaValueError,
          "sdc='offline' needs a table; use sdc='exact', or name a table"),
@@ -108,8 +106,6 @@ def test_k_is_that_of_sparsify_unless_something_else_is_asked_for() -> None:
          "additional_config['top_theta']['kk']: expected the name of a setting, got another; did you mean k?"),
         ({"table": "a", "k": "64"}, TopThetaTypeError,
          "additional_config['top_theta']['k']: expected a whole number, got '64'"),
-        ({"table": "a", "k": 64, "target_kept": 0.1}, TopThetaValueError,
-         "k=64 excludes target_kept=0.1; leave one of them out"),
         ({"table": "a", "sdc": "exat"}, TopThetaTypeError,
          "additional_config['top_theta']['sdc']: expected one of none, exact, exp_threshold, offline, got 'exat'"),
         ({"table": "a", "sdc": "none", "vmc": True}, TopThetaValueError,

@@ -41,7 +41,7 @@ def thresholds() -> ThresholdsAtK:
     theta[:5] = -torch.inf
     aims = torch.full((LONGEST + 1,), 4, dtype=torch.int32)
     return ThresholdsAtK(
-        k=4, target_kept=None, placement="pre_softmax", longest=LONGEST, layer_targets=(4,),
+        k=4, placement="pre_softmax", longest=LONGEST, layer_targets=(4,),
         dense_up_to=(4,), theta=(theta,), discarded_mass=None, aims=(aims,),
     )  # fmt: skip
 

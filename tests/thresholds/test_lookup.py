@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 from toptheta_npu.errors import TopThetaError, TopThetaTypeError, TopThetaValueError
@@ -161,81 +159,13 @@ def test_the_discarded_mass_is_interpolated_as_it_is() -> None:
                 assert found.discarded_mass[layer][n, head].item() == pytest.approx(want, abs=3 * EPS)
 
 
-# --- a share of the row -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("placement", ["pre_softmax", "post_softmax"])
-@pytest.mark.parametrize("share", [0.02, 0.1, 0.125, 0.128])
-def test_a_share_gives_each_row_the_threshold_of_its_own_k(placement: str, share: float) -> None:
-    mass = torch.rand(len(K), LAYERS, HEADS, len(LENGTHS)) if placement == "pre_softmax" else None
-    table = make(placement, discarded_mass=mass)
-    found = table.at(target_kept=share)
-    assert (found.k, found.target_kept) == (None, share)
-    assert found.layer_targets == (16, 100, 600)
-    for n in (1, 15, 16, 17, 18, 100, 101, 159, 160, 165, 256, 400, 512, 601, 640, 999, 1000):
-        single = table.at(max(16, round(share * n)))
-        for layer in range(LAYERS):
-            torch.testing.assert_close(found.theta[layer][n], single.theta[layer][n], rtol=4 * EPS, atol=8 * EPS)
-            if mass is not None:
-                assert found.discarded_mass is not None
-                assert single.discarded_mass is not None
-                torch.testing.assert_close(
-                    found.discarded_mass[layer][n], single.discarded_mass[layer][n], rtol=0, atol=4 * EPS
-                )
-
-
-def test_a_large_share_keeps_rows_dense_for_as_long_as_it_covers_them() -> None:
-    table = make(layer_k=(0, 0, 50))
-    found = table.at(target_kept=0.99, max_length=129)
-    for layer, least in enumerate((16, 16, 50)):
-        dense = [n for n in range(130) if n <= max(16, round(0.99 * n), least)]
-        assert dense == list(range(found.dense_up_to[layer] + 1))
-        assert (found.theta[layer][: len(dense)] == -math.inf).all()
-        assert found.theta[layer][len(dense) :].isfinite().all()
-
-
-def test_a_share_beyond_the_calibrated_k_says_which_k_is_needed() -> None:
-    table = make()
-    with pytest.raises(TopThetaValueError) as caught:
-        table.at(target_kept=0.2)
-    assert str(caught.value) == (
-        "target_kept: expected at most 0.128 for rows of up to 1000 keys, k being calibrated up to 128, got 0.2, which "
-        "needs k=200; calibrate with k=200 among the knots, or pass max_length=640, beyond which rows use the "
-        "thresholds of that length"
-    )
-    assert table.at(target_kept=0.2, max_length=640).longest == 640
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ThresholdExtrapolationWarning)
-        with pytest.raises(TopThetaValueError, match="rows of up to 2000 keys"):
-            table.at(target_kept=0.1, max_length=2000)
-
-
-@given(st.floats(1e-4, 0.9999), st.integers(1, 1000))
-@settings(max_examples=50, deadline=None)
-def test_the_remedies_of_that_error_work(share: float, longest: int) -> None:
-    table = make(layer_k=(0, 0, 0))
-    try:
-        table.at(target_kept=share, max_length=longest)
-    except TopThetaValueError as error:
-        most, within = (str(error).split(before)[1].split()[0].rstrip(",") for before in ("at most ", "max_length="))
-        table.at(target_kept=float(most), max_length=longest)
-        table.at(target_kept=share, max_length=int(within))
+# --- targets -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("arguments", "kind", "message"),
     [
-        ({}, TopThetaValueError, "k: expected k or target_kept, got neither; pass one of them"),
-        (
-            {"k": 16, "target_kept": 0.1},
-            TopThetaValueError,
-            "k=16 excludes target_kept=0.1; pass one of them",
-        ),
-        ({"target_kept": 0}, TopThetaValueError, "target_kept: expected a share between 0 and 1, got 0"),
-        ({"target_kept": 1.0}, TopThetaValueError, "target_kept: expected a share between 0 and 1, got 1.0"),
-        ({"target_kept": math.nan}, TopThetaValueError, "target_kept: expected a share between 0 and 1, got nan"),
-        ({"target_kept": "0.1"}, TopThetaTypeError, "target_kept: expected a number, got '0.1'"),
-        ({"target_kept": True}, TopThetaTypeError, "target_kept: expected a number, got True"),
+        ({"k": None}, TopThetaTypeError, "k: expected an int, got None"),
         ({"k": 16, "dense_below": -1}, TopThetaValueError, "dense_below: expected 0 to 16777216, got -1"),
         ({"k": 16, "dense_below": 2.0}, TopThetaTypeError, "dense_below: expected an int, got 2.0"),
         ({"k": 16, "lookup": "smoothed"}, TopThetaValueError, "lookup: expected tabulated or fitted, got 'smoothed'"),
@@ -248,20 +178,18 @@ def test_at_refuses_what_it_cannot_mean(arguments: dict[str, Any], kind: type[To
 
 def test_rows_say_what_they_aim_at() -> None:
     lengths = torch.tensor([5, 100, 640, 1000, 5000])
-    for target, wanted in (({"k": 64}, [64] * 5), ({"target_kept": 0.1}, [16, 16, 64, 100, 100])):
-        found = make().at(**target)
-        for layer, least in enumerate(LAYER_K):
-            assert found.aim_rows(layer, lengths).tolist() == [max(each, least) for each in wanted]
-            assert found.aim_rows(layer, lengths).dtype == torch.int32
+    found = make().at(64)
+    for layer, least in enumerate(LAYER_K):
+        assert found.aim_rows(layer, lengths).tolist() == [max(64, least)] * 5
+        assert found.aim_rows(layer, lengths).dtype == torch.int32
 
 
 # --- dense below a length -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("target", [{"k": 64}, {"target_kept": 0.1}])
-def test_rows_below_a_length_are_dense(target: dict[str, Any]) -> None:
+def test_rows_below_a_length_are_dense() -> None:
     table = make(discarded_mass=torch.ones(len(K), LAYERS, HEADS, len(LENGTHS)))
-    without, found = table.at(**target), table.at(**target, dense_below=300)
+    without, found = table.at(64), table.at(64, dense_below=300)
     assert found.dense_up_to == (299, 299, 600)
     assert found.layer_targets == without.layer_targets
     assert found.discarded_mass is not None
@@ -269,7 +197,7 @@ def test_rows_below_a_length_are_dense(target: dict[str, Any]) -> None:
         assert (found.theta[layer][: last + 1] == -math.inf).all()
         assert (found.discarded_mass[layer][: last + 1] == 0).all()
         assert torch.equal(found.theta[layer][last + 1 :], without.theta[layer][last + 1 :])
-    assert table.at(**target, dense_below=10).dense_up_to == without.dense_up_to
+    assert table.at(64, dense_below=10).dense_up_to == without.dense_up_to
 
 
 @pytest.mark.parametrize("dense_below", [1000, 1001, 5000])
@@ -314,18 +242,14 @@ def test_fitted_rows_are_linear_in_the_logarithm_of_k(placement: str) -> None:
     low, middle, high = (table.at(k, lookup="fitted").theta[0][200:] for k in (16, 32, 64))
     want = (low * high).sqrt() if placement == "post_softmax" else (low + high) / 2
     torch.testing.assert_close(middle, want, rtol=3e-6, atol=3e-6)
-    shares = table.at(target_kept=0.1, lookup="fitted").theta[0]
-    for n in (165, 333, 640, 641, 1000):
-        want = table.at(max(16, round(0.1 * n)), lookup="fitted").theta[0][n]
-        torch.testing.assert_close(shares[n], want, rtol=3e-6, atol=3e-6)
 
 
-def test_fitted_rows_beyond_the_calibrated_ones_follow_extrapolation() -> None:
+def test_rows_beyond_the_calibrated_ones_have_the_nearest_or_the_fitted_threshold() -> None:
     table = make()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ThresholdExtrapolationWarning)
-        nearest = table.at(64, lookup="fitted", max_length=3000).theta[0]
-        beyond = table.at(64, lookup="fitted", max_length=3000, extrapolation="fitted").theta[0]
+        nearest = table.at(64, max_length=3000).theta[0]
+        beyond = table.at(64, lookup="fitted", max_length=3000).theta[0]
     assert torch.equal(nearest[1001:], nearest[1000].expand(2000, -1))
     want = table.fit().predict(torch.tensor([3000]))[1, 0, :, 0]
     torch.testing.assert_close(beyond[3000], want, rtol=2e-6, atol=2e-6)

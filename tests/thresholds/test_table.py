@@ -196,7 +196,7 @@ def test_k_must_be_an_int_within_the_knots(k: Any, kind: type[Exception]) -> Non
     "arguments",
     [
         {"max_length": 0}, {"max_length": 1.5}, {"max_length": 2**50}, {"max_length": 10**5000},
-        {"extrapolation": "linear"}, {"device": "nonsense"}, {"device": "ipu"},
+        {"device": "nonsense"}, {"device": "ipu"},
     ],
     ids=lambda arguments: next(iter(arguments)),
 )  # fmt: skip
@@ -233,7 +233,7 @@ def test_beyond_the_knots_the_nearest_length_is_used_with_a_warning() -> None:
     assert len(caught) == 1
     assert caught[0].filename == __file__
     text = str(caught[0].message)
-    for part in ("17 to 512", "max_length=2000", "the thresholds of length 512", "'nearest'"):
+    for part in ("17 to 512", "max_length=2000", "the thresholds of length 512"):
         assert part in text
     assert thresholds.longest == 2000
     assert torch.equal(thresholds.theta[0][513:], thresholds.theta[0][512].expand(1488, HEADS))
@@ -245,18 +245,17 @@ def test_beyond_the_knots_the_fitted_function_is_used_when_asked(placement: str)
     theta = (grid(formula) - 5).exp() if post else grid(formula)
     table = make(theta=theta, placement=placement)
     with pytest.warns(ThresholdExtrapolationWarning, match="longer rows use the fitted function"):
-        thresholds = table.at(100, max_length=5000, extrapolation="fitted")
+        thresholds = table.at(100, max_length=5000, lookup="fitted")
     for length in (513, 5000):
         line = np.array([formula(length, 100, 1, head) for head in range(HEADS)])
         want = torch.tensor(np.exp(line - 5) if post else line, dtype=torch.float32)
         torch.testing.assert_close(thresholds.theta[1][length], want, rtol=1e-4, atol=1e-5)
-    assert torch.equal(thresholds.theta[1][:513], table.at(100).theta[1])
 
 
 def test_within_the_knots_nothing_warns() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        thresholds = make().at(16, max_length=300, extrapolation="fitted")
+        thresholds = make().at(16, max_length=300)
     assert thresholds.longest == 300
     assert torch.equal(thresholds.rows(0, torch.tensor([400]))[0], thresholds.theta[0][300])
 

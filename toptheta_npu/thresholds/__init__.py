@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from .at_k import MeanDiscardedMassWarning, ThresholdExtrapolationWarning, ThresholdsAtK
 from .fit import ThresholdFit
-from .kinds import DiscardedStatistic, Estimator, Extrapolation, LookupForm, Placement
+from .kinds import DiscardedStatistic, Estimator, LookupForm, Placement
 from .table import ThresholdTable
 
 __all__ = [
     "DiscardedStatistic",
     "Estimator",
-    "Extrapolation",
     "LookupForm",
     "MeanDiscardedMassWarning",
     "Placement",

@@ -27,11 +27,10 @@ class ThresholdsAtK:
     int64 device tensor [B] gives [B, Hq]; :meth:`rows` clamps first, and heeds a ``dense_below`` beyond N.
 
     Attributes:
-        k: elements to keep per row, if that was asked for; else None.
-        target_kept: elements to keep as a share of the row, if that was asked for; else None.
+        k: elements to keep per row; None for a probability.
         placement: ``"pre_softmax"`` (theta in units of the scaled score), ``"post_softmax"`` or ``"sampled_softmax"``.
         longest: N, the last length with a row of its own.
-        layer_targets: the effective k of every layer; with ``target_kept`` that of its shortest rows.
+        layer_targets: the effective k of every layer.
         dense_up_to: the length of the longest row of every layer that is dense: its effective k, or ``dense_below``
             less one.
         theta: per layer float32 [N+1, Hq]; -inf in the rows 0 to ``dense_up_to``. With a ``dense_below`` beyond N,
@@ -43,7 +42,6 @@ class ThresholdsAtK:
     """
 
     k: int | None
-    target_kept: float | None
     placement: RowPlacement
     longest: int
     layer_targets: tuple[int, ...]

@@ -1,15 +1,13 @@
 """Works out thresholds of many rows at once, between knots of k and of length.
 
-A row lies in a cell of the grid of knots, and there its value is bilinear in the logarithms: with the weights u in
-length and v in k, ``base + u * slope + v * (step + u * twist)``. The coefficients of the cells are worked out in
-float64 and rounded, the rows in float32. After the softmax it is log theta that is bilinear; ``base`` is then theta
-itself and the rest its exponent, so that no digits are lost to the logarithm of a small number.
+A row lies in a cell of the grid of knots, and there its value is bilinear in the logarithms. Its k is that of all rows,
+so with the weight u in length it is ``base + u * slope``. The coefficients of the cells are worked out in float64 and
+rounded, the rows in float32. After the softmax it is log theta that is bilinear; ``base`` is then theta itself and the
+rest its exponent, so that no digits are lost to the logarithm of a small number.
 """
 
 from __future__ import annotations
 
-from functools import partial
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +16,7 @@ from torch import Tensor
 
 from .fit import ThresholdFit, theta_of
 from .grid import ThresholdGrid
-from .knots import Floats, Integers, Places
+from .knots import Floats, Integers, Places, locate
 
 # The scratch of a pass stays in the second-level cache.
 _ROWS_PER_PASS = 3 * 2**12
@@ -43,68 +41,64 @@ def usable_lines(values: Floats, first: Integers) -> Floats:
 
 
 class Cells(NamedTuple):
-    """Tell which cells of the grid N rows lie in, and where in them.
+    """Tell between which lengths N rows lie, and where there.
 
     Attributes:
-        corners: int64 [4, P], of every cell the lower and upper k, the lower and upper length.
+        ends: int64 [2, P], the lower and the upper length of every cell.
         cell: int64 [N], where a row lies.
         u: float32 [N, 1], how far the row is on its way between the lengths.
-        v: float32 [N, 1], how far between the k; one number where it is the same for all rows.
     """
 
-    corners: Integers
+    ends: Integers
     cell: Tensor
     u: Tensor
-    v: Tensor | float
 
     @classmethod
-    def of(cls, by_length: Places, by_k: Places) -> Cells:
+    def of(cls, places: Places) -> Cells:
         """Find the cells of rows at these places."""
-        sides = (by_k.low, by_k.high, by_length.low, by_length.high)
-        shape = [1 + int(side.max(initial=0)) for side in sides]
-        found, cell = np.unique(np.ravel_multi_index(sides, shape), return_inverse=True)
-        corners = np.stack(np.unravel_index(found, shape))
-        same = len(cell) > 0 and bool((by_k.weight == by_k.weight[0]).all())
-        v = float(by_k.weight[0]) if same else _column(by_k.weight)
-        return cls(corners, torch.from_numpy(cell), _column(by_length.weight), v)
+        lengths = 1 + int(places.high.max(initial=0))
+        found, cell = np.unique(places.low * lengths + places.high, return_inverse=True)
+        u = torch.from_numpy(places.weight.astype(np.float32))[:, None]
+        return cls(np.stack(np.divmod(found, lengths)), torch.from_numpy(cell), u)
+
+
+class BetweenKnots(NamedTuple):
+    """Tell between which knots of k, by their indices, one k lies, and how far it is on its way from low to high."""
+
+    low: int
+    high: int
+    v: float
 
     @classmethod
-    def between_two(cls, by_length: Places) -> Cells:
-        """Find the cells of rows between two k, at the lower one: for the lines of :func:`lines_between`."""
-        zeros = np.zeros_like(by_length.low)
-        return cls.of(by_length, Places(zeros, zeros + 1, np.zeros_like(by_length.weight)))
+    def of(cls, table: ThresholdGrid, layer: int, target: int) -> BetweenKnots:
+        """Find the place of what a layer keeps."""
+        low, high, weight = locate(table.k.numpy(), np.array([target]), table.layer_k[layer])
+        return cls(int(low[0]), int(high[0]), float(weight[0]))
 
 
-def lines_between(lines: Floats, by_k: Places) -> Floats:
-    """Take of ``lines`` [K, R, Hq] the lower and the upper k of the first place: float64 [2, R, Hq]."""
-    return lines[[by_k.low[0], by_k.high[0]]]
-
-
-def _column(weight: Floats) -> Tensor:
-    return torch.from_numpy(weight.astype(np.float32))[:, None]
-
-
-def interpolated(lines: Floats, cells: Cells, *, logarithmic: bool = False, dense: float = -np.inf) -> Tensor:
+def interpolated(
+    lines: Floats, cells: Cells, by_k: BetweenKnots, *, logarithmic: bool = False, dense: float = -np.inf
+) -> Tensor:
     """Interpolate rows between the knots: float32 [N, Hq].
 
     Args:
-        lines: float64 [K, R, Hq], one layer of :func:`usable_lines`, or [2, R, Hq] of :func:`lines_between`.
+        lines: float64 [K, R, Hq], one layer of :func:`usable_lines`.
         cells: where the N rows lie.
+        by_k: where their k lies.
         logarithmic: the lines are logarithms of what is wanted, -inf for dense.
         dense: what a row has in a cell of which a corner is -inf.
     """
-    base, slope, step, twist = _coefficients(lines, cells.corners)
-    if not isinstance(cells.v, Tensor):
-        base, slope = base + cells.v * step, slope + cells.v * twist
+    base, slope = _coefficients(lines, cells.ends, by_k)
     if logarithmic:
         # Half the exponent twice: in float32 the exponential of all of it may be more than the largest number.
-        base, slope, step, twist = theta_of("post_softmax", base), slope / 2, step / 2, twist / 2
+        base, slope = theta_of("post_softmax", base), slope / 2
     base = np.where(base == -np.inf, dense, base)
-    coefficients = [torch.from_numpy(each.astype(np.float32)) for each in (base, slope, step, twist)]
+    bases, slopes = (torch.from_numpy(each.astype(np.float32)) for each in (base, slope))
     rows = torch.empty(len(cells.cell), base.shape[1], dtype=torch.float32, device="cpu")
     for start in range(0, len(rows), _ROWS_PER_PASS):
         part = slice(start, start + _ROWS_PER_PASS)
-        change, from_base = _changes(coefficients, cells, part)
+        cell = cells.cell[part]
+        from_base, change = bases.index_select(0, cell), slopes.index_select(0, cell).mul_(cells.u[part])
         if logarithmic:
             torch.mul(from_base.mul_(change.exp_()), change, out=rows[part])
         else:
@@ -112,55 +106,35 @@ def interpolated(lines: Floats, cells: Cells, *, logarithmic: bool = False, dens
     return rows
 
 
-def _changes(coefficients: list[Tensor], cells: Cells, part: slice) -> tuple[Tensor, Tensor]:
-    """Work out what a part of the rows adds to the base of its cells, and that base: float32 [N, Hq]."""
-    base, slope, step, twist = (partial(each.index_select, 0, cells.cell[part]) for each in coefficients)
-    change = slope()
-    if isinstance(cells.v, Tensor):
-        change.addcmul_(twist(), cells.v[part])
-    change.mul_(cells.u[part])
-    if isinstance(cells.v, Tensor):
-        change.addcmul_(step(), cells.v[part])
-    return change, base()
-
-
-def _coefficients(lines: Floats, corners: Integers) -> tuple[Floats, Floats, Floats, Floats]:
-    """Work out base, slope, step and twist of the cells between ``corners`` [4, P]: float64 [P, Hq].
+def _coefficients(lines: Floats, ends: Integers, by_k: BetweenKnots) -> tuple[Floats, Floats]:
+    """Work out base and slope of the cells between ``ends`` [2, P] at one k: float64 [P, Hq].
 
     Between a finite and an infinite corner the row takes the lowest: it keeps more.
     """
-    low_k, high_k, low_n, high_n = corners
-    corner, right = lines[low_k, low_n], lines[low_k, high_n]
-    above, opposite = lines[high_k, low_n], lines[high_k, high_n]
+    (corner, right), (above, opposite) = lines[by_k.low][ends], lines[by_k.high][ends]
     finite = np.isfinite(corner) & np.isfinite(right) & np.isfinite(above) & np.isfinite(opposite)
     lowest = np.minimum(np.minimum(corner, right), np.minimum(above, opposite))
     with np.errstate(invalid="ignore"):
         changes = right - corner, above - corner, opposite - above - right + corner
     slope, step, twist = (np.where(finite, change, 0.0) for change in changes)
-    return np.where(finite, corner, lowest), slope, step, twist
+    return np.where(finite, corner, lowest) + by_k.v * step, slope + by_k.v * twist
 
 
-def fitted(fit: ThresholdFit, layer: int, lengths: Integers, by_k: Places, shortest: Integers) -> Tensor:
+def fitted(fit: ThresholdFit, layer: int, lengths: Integers, by_k: BetweenKnots, shortest: Integers) -> Tensor:
     """Follow the fitted function, linear in log k between two k: float32 [N, Hq].
 
     Args:
         fit: of the table.
         layer: its index.
         lengths: int64 [N], ascending, at least 1.
-        by_k: where the rows lie between the knots of k, ascending.
+        by_k: where the k of the rows lies.
         shortest: int64 [K], the length below which each k has no function and the row takes its value there.
     """
-    rows = torch.empty(len(lengths), fit.coefficients.shape[2], dtype=torch.float32, device="cpu")
-    changes = np.flatnonzero(np.diff(by_k.low) + np.diff(by_k.high)) + 1
-    for start, end in pairwise([0, *changes.tolist(), len(lengths)]):
-        low, high = int(by_k.low[start]), int(by_k.high[start])
-        run = fit.line(low, layer, np.maximum(lengths[start:end], shortest[low]))
-        if low != high:
-            above = fit.line(high, layer, np.maximum(lengths[start:end], shortest[high]))
-            run.lerp_(above, torch.from_numpy(by_k.weight[start:end].astype(np.float32))[:, None])
-        if fit.placement == "post_softmax":
-            run.exp_()
-        dense = (fit.coefficients[[low, high], layer, :, 0] == -torch.inf).any(dim=0)
-        run[:, dense] = -torch.inf
-        rows[start:end] = run
+    low, high = by_k.low, by_k.high
+    rows = fit.line(low, layer, np.maximum(lengths, shortest[low]))
+    if low != high:
+        rows.lerp_(fit.line(high, layer, np.maximum(lengths, shortest[high])), by_k.v)
+    if fit.placement == "post_softmax":
+        rows.exp_()
+    rows[:, (fit.coefficients[[low, high], layer, :, 0] == -torch.inf).any(dim=0)] = -torch.inf
     return rows

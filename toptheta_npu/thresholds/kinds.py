@@ -11,7 +11,6 @@ RowPlacement = Literal["pre_softmax", "post_softmax", "sampled_softmax"]
 Lse = Literal["exact", "sampled"]
 Estimator = Literal["algorithm1", "pooled"]
 DiscardedStatistic = Literal["geometric_mean", "mean"]
-Extrapolation = Literal["nearest", "fitted"]
 LookupForm = Literal["tabulated", "fitted"]
 
 #: Placement of the threshold test, and the unit of theta that goes with it.

@@ -91,10 +91,6 @@ class Places(NamedTuple):
     high: Integers
     weight: Floats
 
-    def part(self, rows: slice) -> Places:
-        """Take some of the rows."""
-        return Places(self.low[rows], self.high[rows], self.weight[rows])
-
 
 def locate(knots: Integers, positions: Integers, least: int = 0) -> Places:
     """Find the places of ``positions`` [N] among ascending ``knots``; all of them count as at least ``least``."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from typing import Any, get_args
 
@@ -13,10 +12,10 @@ from numpy.typing import NDArray
 from ..errors import TopThetaTypeError, TopThetaValueError, shown
 from .at_k import ThresholdExtrapolationWarning, ThresholdsAtK
 from .grid import ThresholdGrid
-from .kinds import MAX_LENGTH, Extrapolation, LookupForm
+from .kinds import MAX_LENGTH, LookupForm
 from .knots import Integers
 from .rows import Rows, Source
-from .targets import LayerAims, Target
+from .targets import Target
 
 # One threshold per row length, layer and head; 32 x 32 heads and 128 Ki tokens take 0.5 GiB.
 _MAX_BYTES = 32 * 2**30
@@ -27,7 +26,7 @@ class Lookup:
 
     Args:
         table: the table.
-        max_length, extrapolation, form: as ``max_length``, ``extrapolation`` and ``lookup`` of ``ThresholdTable.at``.
+        max_length, form: as ``max_length`` and ``lookup`` of ``ThresholdTable.at``.
         discarded_mass: whether the table's discarded mass is wanted.
     """
 
@@ -35,64 +34,57 @@ class Lookup:
         self,
         table: ThresholdGrid,
         max_length: int | None = None,
-        extrapolation: Extrapolation = "nearest",
         form: LookupForm = "tabulated",
         *,
         discarded_mass: bool = True,
     ) -> None:
-        for name, value, choices in (("extrapolation", extrapolation, Extrapolation), ("lookup", form, LookupForm)):
-            if value not in get_args(choices):
-                raise TopThetaValueError(name, " or ".join(get_args(choices)), shown(value))
+        if form not in get_args(LookupForm):
+            raise TopThetaValueError("lookup", " or ".join(get_args(LookupForm)), shown(form))
         if max_length is not None and (type(max_length) is not int or not 1 <= max_length <= MAX_LENGTH):
             raise TopThetaValueError("max_length", f"an int from 1 to {MAX_LENGTH}, or None", shown(max_length))
         self.longest = max_length or int(table.lengths[-1])
         _check_size(table, self.longest)
         self._table = table
-        self._extrapolation = extrapolation
-        self._source = Source.of(table, self.longest, extrapolation, form, discarded_mass)
+        self._source = Source.of(table, form, discarded_mass)
 
     def at(self, target: Target, device: torch.device | str = "cpu") -> ThresholdsAtK:
         """Look up the thresholds of ``target`` on ``device``, in tensors of their own."""
         table = self._table
-        target.check(table, self.longest)
+        target.check(table)
         destination = _checked_device(device)
-        lengths = np.arange(self.longest + 1)
         # so that they can be written to outside of an inference mode that holds now
         with torch.inference_mode(False):
             # the last row stands for all that are longer, of which some are not dense
-            within = dataclasses.replace(target, dense_below=min(target.dense_below, self.longest))
-            rows = Rows(self._source, lengths)
+            below, targets = min(target.dense_below, self.longest), table.layer_targets(target.k)
+            rows = Rows(self._source, np.arange(self.longest + 1))
             layers = [
-                self._layer(rows, layer, within.aims(table, layer, lengths), destination)
-                for layer in range(table.num_layers)
+                self._layer(rows, layer, layer_target, max(layer_target, below - 1), destination)
+                for layer, layer_target in enumerate(targets)
             ]
-        targets, dense_up_to, theta, mass, aims = zip(*layers, strict=True)
+        theta, mass, aims = zip(*layers, strict=True)
         return ThresholdsAtK(
             k=target.k,
-            target_kept=None if target.target_kept is None else float(target.target_kept),
             placement=table.placement,
             longest=self.longest,
-            layer_targets=targets,
-            dense_up_to=tuple(max(dense, target.dense_below - 1) for dense in dense_up_to),
+            layer_targets=tuple(targets),
+            dense_up_to=tuple(max(min(each, self.longest), target.dense_below - 1) for each in targets),
             theta=theta,
             discarded_mass=None if mass[0] is None else mass,
             aims=aims,
             dense_below=target.dense_below,
         )
 
-    def _layer(self, rows: Rows, layer: int, aims: LayerAims, device: torch.device) -> tuple[Any, ...]:
-        """Work out the fields of `ThresholdsAtK` that are by layer."""
-        theta = rows.theta(layer, aims)
-        mass = rows.discarded_mass(layer, aims, theta)
-        dense = np.flatnonzero(np.arange(self.longest + 1) <= aims.dense_up_to)
-        elements = torch.from_numpy(np.full(self.longest + 1, aims.elements, dtype=np.int32)).to(device)
-        return aims.least, int(dense[-1]), theta.to(device), None if mass is None else mass.to(device), elements
+    def _layer(self, rows: Rows, layer: int, target: int, dense_up_to: int, device: torch.device) -> tuple[Any, ...]:
+        """Work out thresholds, discarded mass and aims of a layer."""
+        theta = rows.theta(layer, target, dense_up_to)
+        mass = rows.discarded_mass(layer, target, theta)
+        aims = torch.full((self.longest + 1,), target, dtype=torch.int32, device=device)
+        return theta.to(device), None if mass is None else mass.to(device), aims
 
     def calibrated_rows(self, k_index: int, layer: int, lengths: Integers) -> NDArray[np.float32]:
         """Look up one knot of k in one layer at ``lengths`` [N]: float32 [Hq, N], -inf up to its calibrated k."""
-        table = self._table
-        aims = LayerAims(int(table.calibrated_targets[k_index, layer]))
-        rows: NDArray[np.float32] = Rows(self._source, lengths).theta(layer, aims).numpy().T
+        target = int(self._table.calibrated_targets[k_index, layer])
+        rows: NDArray[np.float32] = Rows(self._source, lengths).theta(layer, target, target).numpy().T
         return rows
 
     def warn_beyond(self, stacklevel: int) -> None:
@@ -100,15 +92,12 @@ class Lookup:
         table, calibrated = self._table, int(self._table.lengths[-1])
         if self.longest <= calibrated:
             return
-        used = f"the thresholds of length {calibrated}"
-        if self._extrapolation == "fitted":
-            used = "the fitted function"
+        used = "the fitted function" if self._source.fit is not None else f"the thresholds of length {calibrated}"
         dense = [layer for layer in range(table.num_layers) if not bool(table.counts[layer].any())]
         note = f"; layers {dense} have no thresholds and stay dense" if dense else ""
         warnings.warn(
             f"thresholds were calibrated for row lengths {int(table.lengths[0])} to {calibrated}, and "
-            f"max_length={self.longest} was asked for; longer rows use {used} "
-            f"(extrapolation={self._extrapolation!r}){note}",
+            f"max_length={self.longest} was asked for; longer rows use {used}{note}",
             ThresholdExtrapolationWarning,
             stacklevel=stacklevel + 1,
         )

@@ -17,7 +17,7 @@ from .file import read_table, save_table
 from .fingerprint import differences
 from .fit import ThresholdFit, fit_table
 from .grid import ThresholdGrid
-from .kinds import UNITS, Estimator, Extrapolation, LookupForm, Placement
+from .kinds import UNITS, Estimator, LookupForm, Placement
 from .lookup import Lookup
 from .targets import Target
 from .text import read_csv, read_sdc, read_text, write_csv, write_sdc, write_text
@@ -73,13 +73,11 @@ class ThresholdTable(ThresholdGrid):
 
     def at(
         self,
-        k: int | None = None,
+        k: int,
         *,
-        target_kept: float | None = None,
         dense_below: int = 0,
         device: torch.device | str = "cpu",
         max_length: int | None = None,
-        extrapolation: Extrapolation = "nearest",
         lookup: LookupForm = "tabulated",
     ) -> ThresholdsAtK:
         """Look up thresholds for one k, or one share of the row, on one device, one row per row length.
@@ -88,25 +86,18 @@ class ThresholdTable(ThresholdGrid):
         theta that is linear. Rows no longer than the layer's effective k are dense (-inf). Worked out in float32,
         at the knots exact.
 
-        With ``target_kept``, a row of n keys of layer l has the threshold that it would have with
-        k = round(target_kept * n), and at least the smallest calibrated k: it aims at max(k, layer_k[l]) elements.
-
         Args:
             k: elements to keep per row, within the calibrated knots.
-            target_kept: in place of k, the share of its keys that a row aims at, between 0 and 1.
             dense_below: rows of fewer keys are dense.
             device: where the thresholds go.
             max_length: the last row length with a threshold of its own, up to 2**24; None: the longest calibrated.
-            extrapolation: beyond the longest calibrated length, ``"nearest"`` uses that length's
-                thresholds, ``"fitted"`` the function of :meth:`fit`.
-            lookup: up to the longest calibrated length, ``"tabulated"`` uses the calibrated thresholds, ``"fitted"``
-                the function of :meth:`fit`, which has no scatter from length to length.
+            lookup: ``"tabulated"`` uses the calibrated thresholds, beyond the longest calibrated length those of that
+                length; ``"fitted"`` the function of :meth:`fit`, at all lengths.
 
         Raises:
-            TopThetaTypeError: ``k``, ``target_kept`` or ``dense_below`` has the wrong type.
-            TopThetaValueError: ``k`` is outside the knots; ``target_kept`` needs a larger k than was calibrated; not
-                exactly one of the two is given; another argument is unusable, or the rows of all lengths would take
-                more than 32 GiB.
+            TopThetaTypeError: ``k`` or ``dense_below`` has the wrong type.
+            TopThetaValueError: ``k`` is outside the knots, another argument is unusable, or the rows of all lengths
+                would take more than 32 GiB.
 
         Warns:
             ThresholdExtrapolationWarning: ``max_length`` exceeds the calibrated lengths.
@@ -119,11 +110,11 @@ class ThresholdTable(ThresholdGrid):
             ...     placement="pre_softmax", estimator="pooled", alpha=0.0, layer_k=[0], fingerprint="demo")
             >>> table.at(32).theta[0][n].flatten()
             tensor([2.0000, 2.5000, 3.5000])
-            >>> table.at(target_kept=1 / 16, dense_below=100).theta[0][n].flatten()
-            tensor([-inf, 3., 3.])
+            >>> table.at(32, dense_below=100).theta[0][n].flatten()
+            tensor([  -inf, 2.5000, 3.5000])
         """
-        prepared = Lookup(self, max_length, extrapolation, lookup)
-        found = prepared.at(Target(k, target_kept, dense_below), device)
+        prepared = Lookup(self, max_length, lookup)
+        found = prepared.at(Target(k, dense_below), device)
         prepared.warn_beyond(stacklevel=2)
         return found
 

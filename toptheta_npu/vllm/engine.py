@@ -236,10 +236,9 @@ class EngineLayers:
                     "" if self.verify_tokens == 1 else f" of sequences with more than {self.verify_tokens} new tokens"
                 )
                 stay.append(f"drafts{many} ({self.why_dense_drafts})")
-        aim = "".join(f", {name}={value}" for name, value in settings.aim.items())
         logger.info(
-            "Top-Theta: layers %s decode by %s%s, sdc=%s, vmc=%s; dense: %s",
-            _listed(sparse), settings.rule, aim, settings.sdc, settings.vmc, ", ".join(stay) or "nothing",
+            "Top-Theta: layers %s decode by %s, sdc=%s, vmc=%s; dense: %s",
+            _listed(sparse), settings.rule, settings.sdc, settings.vmc, ", ".join(stay) or "nothing",
         )  # fmt: skip
 
     def _warn(self, longest: int) -> None:
@@ -249,7 +248,7 @@ class EngineLayers:
         if self._settings.tau is None and longest > self._thresholds.longest:
             logger.warning(
                 "Top-Theta: rows of more than %d keys use the thresholds of that length, and sequences may have %d; "
-                "calibrate on longer sequences, or set max_length and extrapolation=fitted",
+                "calibrate on longer sequences, or set max_length and lookup=fitted",
                 self._thresholds.longest, longest,
             )  # fmt: skip
 

@@ -248,12 +248,11 @@ def load_thresholds(settings: Settings, geometry: Geometry, device: torch.device
         lookup = UniformLookup(settings.tau, geometry.num_layers, geometry.num_heads, settings.lse)
         return of_heads(lookup.anywhere(below, device), geometry.heads)
     assert settings.table is not None
+    assert settings.k is not None  # since the settings were checked
     table = ThresholdTable.load(settings.table)
     check_table(table, settings, geometry)
     at_k = table.at(
-        settings.k, target_kept=settings.target_kept, dense_below=below, device=device,
-        max_length=settings.max_length,
-        extrapolation=settings.extrapolation, lookup=settings.lookup,
+        settings.k, dense_below=below, device=device, max_length=settings.max_length, lookup=settings.lookup,
     )  # fmt: skip
     mass = None if at_k.discarded_mass is None else at_k.discarded_mass[0]
     if settings.sdc == "offline" and mass is None:

@@ -12,7 +12,7 @@ from typing import Any, get_origin
 from .._checks import PrefillMode, Sdc, check_modes
 from .._configuration import fields_of, fitted
 from ..errors import TopThetaCombinationError, TopThetaTypeError, TopThetaValueError, nearest, shown
-from ..thresholds import Extrapolation, LookupForm, Placement
+from ..thresholds import LookupForm, Placement
 from ..thresholds.kinds import Lse
 from ..thresholds.targets import DEFAULT_K
 from ..thresholds.uniform import check_tau
@@ -23,10 +23,8 @@ _EXAMPLE = f'{{"{SECTION}": {{"tau": 0.0005}}}}'
 #: Keys of a row from which on thresholds are as fast as vLLM's own kernel, by platform, as `benchmarks.serving` finds
 #: it. Nothing was measured on others.
 BREAK_EVEN = {"cpu": 1024}
-#: Settings that say what rows aim at by a table; one of them is given.
-_AIMS = ("k", "target_kept")
-#: The others that have a meaning with a table alone, and what leaves each out.
-_OF_TABLE: Mapping[str, object] = {"max_length": None, "extrapolation": "nearest", "lookup": "tabulated"}
+#: Settings that have a meaning with a table alone, and what leaves each out.
+_OF_TABLE: Mapping[str, object] = {"k": None, "max_length": None, "lookup": "tabulated"}
 
 
 @dataclass(frozen=True)
@@ -38,8 +36,7 @@ class Settings:
         tau: in place of a table, the share of its row's attention up to which a key is left out, as in
             `toptheta_npu.sparsify`.
         lse: what tau is a share of, as in `toptheta_npu.sparsify`: with "sampled" a step goes through its scores once.
-        k: elements to keep per row; None: 128, unless ``target_kept`` is given.
-        target_kept: in place of k, the share of its keys that a row aims at.
+        k: elements to keep per row; None: 128.
         dense_below: rows of fewer keys are dense; None: as many as thresholds need to be as fast as dense attention on
             the engine's platform, see `BREAK_EVEN`. On a CPU, vLLM's own kernel runs a step of such rows alone.
         sdc, sdc_gamma: the estimate of the discarded mass, as in `toptheta_npu.sparsify`.
@@ -47,7 +44,7 @@ class Settings:
             `toptheta_npu.sparsify`, ``sdc="none"`` goes without.
         prefill: ``"dense"``: prompts run in vLLM's own kernel; ``"thresholded"``: by the rule of a decode step.
         dense_layers: layers that stay dense whatever the table says.
-        max_length, extrapolation, lookup: as in ``ThresholdTable.at``.
+        max_length, lookup: as in ``ThresholdTable.at``.
         check_weights: compare the table with the weights in the model's folder, too; False: with its configuration
             alone.
         metrics: count what was kept.
@@ -59,7 +56,6 @@ class Settings:
     tau: float | None = None
     lse: Lse = "exact"
     k: int | None = None
-    target_kept: float | None = None
     dense_below: int | None = None
     sdc: Sdc = "exact"
     sdc_gamma: float = 0.05
@@ -67,7 +63,6 @@ class Settings:
     prefill: PrefillMode = "dense"
     dense_layers: tuple[int, ...] = ()
     max_length: int | None = None
-    extrapolation: Extrapolation = "nearest"
     lookup: LookupForm = "tabulated"
     check_weights: bool = True
     metrics: bool = True
@@ -82,10 +77,7 @@ class Settings:
                 "tau", "a probability, or table in its place, since Top-Theta is configured", "neither",
                 f"such as {_EXAMPLE}; without {SECTION!r}, vLLM stays as it is",
             )  # fmt: skip
-        elif len(self.aim) > 1:
-            first, *others = (f"{name}={value}" for name, value in self.aim.items())
-            raise TopThetaCombinationError(first, "excludes", " and ".join(others), "leave one of them out")
-        elif not self.aim:
+        elif self.k is None:
             object.__setattr__(self, "k", DEFAULT_K)
         if self.tau is None and self.lse != "exact":
             raise TopThetaCombinationError(f"lse={self.lse!r}", "needs", "tau", "leave it out with a table")
@@ -102,7 +94,7 @@ class Settings:
 
     def _check_tau(self, tau: float) -> None:
         check_tau(tau)
-        others = {"table": self.table, **self.aim} | {
+        others = {"table": self.table} | {
             name: value for name, unset in _OF_TABLE.items() if (value := getattr(self, name)) != unset
         }
         for name, value in others.items():
@@ -116,14 +108,9 @@ class Settings:
         return BREAK_EVEN.get(platform, 0) if self.dense_below is None else self.dense_below
 
     @property
-    def aim(self) -> dict[str, float]:
-        """What rows aim at by the table, by the name of the setting."""
-        return {name: value for name in _AIMS if (value := getattr(self, name)) is not None}
-
-    @property
     def rule(self) -> str:
         """What decides which keys a row keeps, in words."""
-        return f"tau={self.tau:g}" if self.tau is not None else f"the thresholds of {self.table}"
+        return f"tau={self.tau:g}" if self.tau is not None else f"the thresholds of {self.table}, k={self.k}"
 
 
 def is_configured(additional_config: object) -> bool:

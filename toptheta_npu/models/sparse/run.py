@@ -17,7 +17,7 @@ from .statistics import Recorder, Recording
 class SparseRun(Recording):
     """What `sparsify` yields: the statistics of the run, and how many elements its rows aim at.
 
-    :meth:`set_k`, :meth:`set_target_kept` and :meth:`set_tau` write other thresholds into the
+    :meth:`set_k` and :meth:`set_tau` write other thresholds into the
     tensors that the layers read. Nothing is calibrated, compiled or captured again. They hold from the next step on:
     the next token, if they are called between two tokens. Any thread may call them. A step that another thread runs at
     that moment may use old thresholds in some layers, heads or rows and new ones in others. Each of them is one that
@@ -48,18 +48,13 @@ class SparseRun(Recording):
 
     @property
     def k(self) -> int | None:
-        """Elements to keep per row now; None with a share or a probability."""
+        """Elements to keep per row now; None with a probability."""
         return self._target.k if self._tau is None else None
 
     @property
     def tau(self) -> float | None:
         """The probability that a key must exceed to be kept, now; None with a table."""
         return self._tau
-
-    @property
-    def target_kept(self) -> float | None:
-        """The share of its keys that a row aims at now; None with a k or a probability."""
-        return self._target.target_kept
 
     @property
     def dense_below(self) -> int:
@@ -90,15 +85,6 @@ class SparseRun(Recording):
             True
         """
         self._change(Target(k=k, dense_below=self._target.dense_below))
-
-    def set_target_kept(self, target_kept: float) -> None:
-        """Run the following steps with rows that aim at this share of their keys, as ``ThresholdTable.at`` has it.
-
-        Raises:
-            TopThetaTypeError: ``target_kept`` is not a number.
-            TopThetaValueError: it is no share, or needs a larger k than was calibrated; or the context has ended.
-        """
-        self._change(Target(target_kept=target_kept, dense_below=self._target.dense_below))
 
     def set_tau(self, tau: float) -> None:
         """Run the following steps with another probability, in a context that was entered with one.

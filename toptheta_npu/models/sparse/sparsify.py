@@ -15,7 +15,6 @@ from ..._checks import MAX_TOKENS, PrefillMode, Sdc, check_choice, check_int, ch
 from ..._warnings import warn_of_sdc_without_vmc
 from ...errors import TopThetaCombinationError, TopThetaTypeError, TopThetaValueError
 from ...thresholds import (
-    Extrapolation,
     LookupForm,
     MeanDiscardedMassWarning,
     ThresholdExtrapolationWarning,
@@ -52,7 +51,6 @@ def sparsify(
     tau: float | None = None,
     lse: Lse = "exact",
     k: int | None = None,
-    target_kept: float | None = None,
     dense_below: int = 0,
     sdc: Sdc = "exact",
     sdc_gamma: float = 0.05,
@@ -60,7 +58,6 @@ def sparsify(
     prefill: PrefillMode = "dense",
     verify_tokens: int = 8,
     max_length: int | None = None,
-    extrapolation: Extrapolation = "nearest",
     lookup: LookupForm = "tabulated",
     statistics: bool | Statistics = False,
 ) -> Iterator[SparseRun]:
@@ -82,8 +79,7 @@ def sparsify(
             that get more than this share of its attention, post-softmax. Nothing is calibrated.
         lse: what tau is a share of. "exact": the whole row, so that its scores are gone over twice. "sampled": what a
             sample of 400 of its keys tells of it, so that a step compares each score as it comes, as pre-softmax.
-        k: elements to keep per row, within the calibrated range; None: 128, unless ``target_kept`` is given.
-        target_kept: in place of k, the share of its keys that a row aims at, as in ``ThresholdTable.at``.
+        k: elements to keep per row, within the calibrated range; None: 128.
         dense_below: rows of fewer keys are dense, also where that exceeds the table's lengths. A decode step in which
             all rows are that short runs PyTorch's attention, which is quicker there, unless statistics want to see
             its rows. docs/transformers.md says how long rows have to be before thresholds save time.
@@ -95,13 +91,12 @@ def sparsify(
         verify_tokens: the most new tokens, from 1 to 16, that a call on a filled cache may have for each of them to be
             a decode step. Drafts therefore never come in the same call as a prompt.
         max_length: the last row length with a threshold of its own; None: the longest calibrated.
-        extrapolation: beyond the calibrated lengths, the "nearest" thresholds or the "fitted" function.
-        lookup: up to them, the "tabulated" thresholds or the "fitted" function.
+        lookup: the "tabulated" thresholds or the "fitted" function, as in ``ThresholdTable.at``.
         statistics: collect what every row kept, and the V rows that each KV group needed; slower. ``"summary"``
             adds them up instead, so that any number of rows takes the same memory; True is ``"rows"``.
 
     Yields:
-        A `SparseRun`. Its ``set_k(k)``, ``set_target_kept(share)`` and ``set_tau(tau)`` change the
+        A `SparseRun`. Its ``set_k(k)`` and ``set_tau(tau)`` change the
         target between two steps; its ``statistics()`` are per layer the keys, kept elements and V rows of every
         row, these as the union over all query heads of a KV head, and its ``summaries()`` the sums.
 
@@ -142,9 +137,7 @@ def sparsify(
         check_table(model, thresholds)
     else:
         _check_alone(
-            thresholds=thresholds, k=k, target_kept=target_kept, max_length=max_length,
-            lookup=None if lookup == "tabulated" else lookup,
-            extrapolation=None if extrapolation == "nearest" else extrapolation,
+            thresholds=thresholds, k=k, max_length=max_length, lookup=None if lookup == "tabulated" else lookup,
         )  # fmt: skip
         thresholds, k = uniform_table(tau, num_layers(model), num_heads(model)), SHORTEST
     check_choice("lse", lse, get_args(Lse))
@@ -155,11 +148,9 @@ def sparsify(
     check_int("verify_tokens", verify_tokens, 1, MAX_TOKENS)
     kind = checked_statistics(statistics)
     _check_max_length(model, max_length)
-    if k is None and target_kept is None:
-        k = DEFAULT_K
-    target = Target(k, target_kept, dense_below)
+    target = Target(DEFAULT_K if k is None else k, dense_below)
     prepared = (
-        Lookup(thresholds, max_length, extrapolation, lookup, discarded_mass=sdc == "offline")
+        Lookup(thresholds, max_length, lookup, discarded_mass=sdc == "offline")
         if tau is None else UniformLookup(tau, thresholds.num_layers, thresholds.num_heads, lse)
     )  # fmt: skip
     at_k = prepared.at(target)
@@ -251,7 +242,7 @@ def _warn(run: SparseRun, longest: int, calibrated: int | None) -> None:
     elif calibrated is not None and longest > calibrated:
         warnings.warn(
             f"rows of up to {longest} keys used the thresholds of length {calibrated}, the longest calibrated; "
-            "calibrate on longer sequences, or pass max_length and extrapolation='fitted'",
+            "calibrate on longer sequences, or pass max_length and lookup='fitted'",
             ThresholdExtrapolationWarning,
             stacklevel=4,
         )
