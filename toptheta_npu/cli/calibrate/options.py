@@ -80,7 +80,7 @@ class Options:
     dtype: DtypeName = None
     device: DeviceName = None
     restart: Annotated[bool, typer.Option("--restart", help="Leave out what an interrupted run has done.")] = False
-    shards: Annotated[str | None, typer.Option(help="Run one part only, such as 0/4; see toptheta merge.")] = None
+    shards: Annotated[str | None, typer.Option(help="Run one shard only, such as 0/4; see toptheta merge.")] = None
     trust_remote_code: TrustRemoteCode = False
 
 
