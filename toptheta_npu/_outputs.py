@@ -47,7 +47,7 @@ def require_matplotlib() -> None:
             matplotlib.rcParams["backend"] = named
 
 
-def new_figure(rows: int, columns: int, size: tuple[float, float], *, sharey: bool = False) -> tuple[Any, list[Any]]:
+def new_figure(rows: int, columns: int, size: tuple[float, float]) -> tuple[Any, list[Any]]:
     """Make a matplotlib figure for files alone, with the panels of its rows one after the other."""
     require_matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -55,7 +55,7 @@ def new_figure(rows: int, columns: int, size: tuple[float, float], *, sharey: bo
 
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
-    return figure, list(figure.subplots(rows, columns, sharey=sharey, squeeze=False).flat)
+    return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
 
 
 def save_figure(path: Path, figure: Any) -> None:

@@ -36,16 +36,13 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("benchmark")
     shapes = [f"heads=4/2,n={n},k={k},dtype=float32" for n, k in ((256, 16), (512, 32), (512, 64), (512, 512))]
     options = [word for shape in shapes for word in ("--shape", shape)]
-    done = run(*TINY, *options, "--json", str(folder / "results.json"), "--plots", str(folder / "plots"))
+    done = run(*TINY, *options, "--json", str(folder / "results.json"))
     assert done.returncode == 0, done.stderr
     return folder, done.stdout
 
 
 def test_writes_what_it_says(results: tuple[Path, str]) -> None:
-    folder, text = results
-    for name in ("speedup_length", "speedup_density", "roofline"):
-        assert (folder / "plots" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-    assert "not drawn" not in text
+    _, text = results
     assert "Speed of a decode step" in text
     assert text.count("p10 to p90") == 2 * 4
 
@@ -88,7 +85,6 @@ def test_json_has_times_and_ratios(results: tuple[Path, str]) -> None:
         ([*TINY, "--n", "64"], "--n needs --config; name one, or say it in --shape"),
         ([*TINY, "--config", "./none"], "--config: expected a config.json, a folder with one"),
         ([*TINY, "--json", "/"], "--json: expected the name of a file, got a folder at /"),
-        ([*TINY, "--plots", "/dev/null"], "--plots: expected a folder that can be made, got /dev/null"),
         ([*TINY, "--batch", "0"], "--batch needs --config; name one, or say it in --shape"),
         ([*TINY, "--config", "toptheta_npu/assets/tiny_llama", "--batch", "0"], "batch: expected a number from 1"),
         (
@@ -124,8 +120,6 @@ def no_measurement(*_: object, **__: object) -> ShapeResult:
     [
         (["benchmark", "--device", "cpu"], "--json", "folder"),
         (["benchmark", "--device", "cpu"], "--json", "missing/file.json"),
-        (["benchmark", "--device", "cpu"], "--plots", "file"),
-        (["benchmark", "--device", "cpu"], "--plots", "taken"),
         (["benchmark-generate", "--device", "cpu"], "--json", "folder"),
         (["benchmark-generate", "--device", "cpu"], "--json", "missing/file.json"),
         (["demo"], "--output", "file"),
@@ -139,8 +133,7 @@ def test_outputs_are_tried_before_the_work(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("")
-    for name in ("roofline.png", "results.jsonl"):
-        (tmp_path / "taken" / name).mkdir(parents=True)
+    (tmp_path / "taken" / "results.jsonl").mkdir(parents=True)
     for module, work in (("timing.measure", "compare"), ("assets", "load_tiny_llama")):
         monkeypatch.setattr(import_module(f"toptheta_npu.{module}"), work, no_measurement)
     assert toptheta(*command, option, value) == 2

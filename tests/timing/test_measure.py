@@ -16,7 +16,7 @@ from torch import Tensor
 import toptheta_npu
 from toptheta_npu import TopThetaBackendError, TopThetaValueError
 from toptheta_npu.cpu import cache, library
-from toptheta_npu.timing import contenders, measure, plots, report
+from toptheta_npu.timing import contenders, measure, report
 from toptheta_npu.timing.clocks import Timing
 from toptheta_npu.timing.contenders import COPY, Contender, list_contenders
 from toptheta_npu.timing.environment import container_room, free_bytes
@@ -290,8 +290,6 @@ def test_several_tokens_are_named() -> None:
     assert report.summary([four], "cpu").rows[0][0] == "48/48 n=2048 k=128 f32, 4 tokens"
     assert report.notes(one)[0].startswith("128.0 kept per head; ")
     assert report.notes(four)[0].startswith("128.0 kept per head and token; ")
-    labels = [label for label, _ in plots._groups([one, four], plots._common, least=1)]
-    assert labels == ["48/48 heads, batch 1, float32", "48/48 heads, batch 1, float32, 4 tokens"]
 
 
 @pytest.mark.parametrize("device", ["cuda", "npu"])
@@ -346,8 +344,3 @@ def test_memory_limit_of_a_container(version: str, tmp_path: Path) -> None:
 def test_no_container(tmp_path: Path) -> None:
     assert container_room(tmp_path) == float("inf")
     assert 0 < free_bytes("cpu") < float("inf")
-
-
-def test_crossover() -> None:
-    assert plots.crossover([0.25, 0.5, 1.0], [2.0, 1.5, 1.1]) is None
-    assert plots.crossover([0.25, 1.0], [2.0, 0.0]) == pytest.approx(0.5)

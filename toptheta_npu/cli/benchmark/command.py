@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.markup import escape
 
 from ..._files import check_writable, write_atomically
-from ..._outputs import check_output_folder, require_matplotlib
 from ...errors import TopThetaCombinationError, TopThetaValueError
 from ..common import printing
 from ..common.devices import check_device
@@ -43,11 +42,10 @@ def benchmark(
     query_tokens: Annotated[
         int | None, typer.Option(help="Query tokens of each sequence in a step, up to 16, for every shape.")
     ] = None,
-    sweep: Annotated[str | None, typer.Option(help="lengths or densities: the shapes of a plot.")] = None,
+    sweep: Annotated[str | None, typer.Option(help="Shapes of growing lengths or densities.")] = None,
     cache: Annotated[str, typer.Option(help="cold: beyond the last-level cache; hot; or both.")] = "both",
     rounds: Annotated[int | None, typer.Option(min=1, max=MAX_ROUNDS, help="Interleaved rounds per shape.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures here.")] = None,
-    plots: Annotated[Path | None, typer.Option(help="Folder for the plots.")] = None,
     constants: Annotated[
         Path | None, typer.Option(help="With --device host-model: a file of toptheta verify in place of its constants.")
     ] = None,
@@ -61,7 +59,7 @@ def benchmark(
     if cache not in _CACHES:
         raise TopThetaValueError("--cache", f"one of {', '.join(_CACHES)}", repr(cache))
     if device == _MODEL:
-        _check_for_model(rounds, plots)
+        _check_for_model(rounds)
         given = read_given(constants)
         shapes, own = choose_shapes("npu", shape or [], config, n, batch, k, sweep, query_tokens)
         prepare_outputs(json_file)
@@ -71,16 +69,15 @@ def benchmark(
     if constants is not None:
         raise TopThetaCombinationError("--constants", "needs", f"--device {_MODEL}", "leave it out")
     shapes, own = choose_shapes(device, shape or [], config, n, batch, k, sweep, query_tokens)
-    prepare_outputs(json_file, plots)
+    prepare_outputs(json_file)
     rounds = rounds or (_ROUNDS_ON_CPU if device == "cpu" else _ROUNDS)
     results = run(console, shapes, device, rounds, cache, skip_large=not own)
-    finish(console, results, device, {"rounds": rounds, "cache": cache}, json_file, plots)
+    finish(console, results, device, {"rounds": rounds, "cache": cache}, json_file)
 
 
-def _check_for_model(rounds: int | None, plots: Path | None) -> None:
-    for option, given in (("--rounds", rounds), ("--plots", plots)):
-        if given is not None:
-            raise TopThetaCombinationError(option, "excludes", f"--device {_MODEL}", "leave it out")
+def _check_for_model(rounds: int | None) -> None:
+    if rounds is not None:
+        raise TopThetaCombinationError("--rounds", "excludes", f"--device {_MODEL}", "leave it out")
 
 
 def choose_shapes(
@@ -111,7 +108,6 @@ def choose_shapes(
         raise TopThetaValueError("--sweep", f"one of {', '.join(SWEEPS)}", repr(sweep))
     shapes = [parse_shape(text) for text in texts]
     if config is not None:
-        batch = 1 if batch is None else batch
         shapes += [
             shape_from_config(config, length, batch=1 if batch is None else batch) for length in lengths or [8192]
         ]
@@ -127,15 +123,10 @@ def choose_shapes(
     return shapes, own
 
 
-def prepare_outputs(json_file: Path | None, plots: Path | None = None) -> None:
-    """Miss a place to write to, or matplotlib, now and not after the comparison."""
+def prepare_outputs(json_file: Path | None) -> None:
+    """Miss a place to write to now and not after the comparison."""
     if json_file is not None:
         check_writable(json_file, "--json")
-    if plots is not None:
-        from ...timing.plots import FILES
-
-        require_matplotlib()
-        check_output_folder("--plots", plots, *FILES)
 
 
 def run(
@@ -172,16 +163,15 @@ def finish(
     device: str,
     settings: dict[str, Any],
     json_file: Path | None,
-    plots: Path | None,
 ) -> None:
-    """Print the summary, and write JSON and plots; refuse an emulated device after the JSON.
+    """Print the summary, and write JSON; refuse an emulated device after the JSON.
 
     Raises:
         TopThetaNotImplementedError: the device is emulated, so that there are no times.
     """  # fmt: skip
     from ...timing import report
     from ...timing.clocks import is_emulated, refuse_emulated
-    from ...timing.environment import device_name, environment
+    from ...timing.environment import environment
 
     if not is_emulated(device):
         printing.print_table(console, report.summary(results, device))
@@ -191,9 +181,3 @@ def finish(
         write_atomically(json_file, report.as_json(results, environment(device), settings) + "\n")
         console.print(f"{json_file} written.")
     refuse_emulated(device)
-    if plots is not None:
-        from ...timing.plots import save_plots
-
-        files, left_out = save_plots(results, plots, f"Top-θ decode step, {device_name(device)}")
-        for line in [*(f"{file} written." for file in files), *left_out]:
-            console.print(line)
