@@ -59,16 +59,6 @@ def count_group_rows(keep: Tensor, num_key_value_heads: int) -> Tensor:
     return count_true(any_true(keep.unflatten(1, (num_key_value_heads, -1)), 2))
 
 
-def count_wanted_by(keep: Tensor, num_key_value_heads: int) -> Tensor:
-    """Count V rows that exactly 1, 2, ... query heads of a KV group keep, [B, Hkv, ..., group]; ``keep`` as above.
-
-    Their sum over the last dimension is `count_group_rows`.
-    """
-    by_group = keep.unflatten(1, (num_key_value_heads, -1))
-    heads = by_group.sum(2, dtype=torch.uint8 if by_group.shape[2] < 256 else torch.int32)
-    return torch.stack([count_true(heads == number) for number in range(1, by_group.shape[2] + 1)], -1)
-
-
 def any_true(flags: Tensor, dim: int, *, keepdim: bool = False) -> Tensor:
     """Reduce as ``flags.any`` does, which a CPU does a hundred times slower; ``dim`` is not empty."""
     return flags.view(torch.uint8).amax(dim, keepdim=keepdim).bool()

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .compensation import Compensation, score_threshold
-from .layout import any_true, count_group_rows, count_true, count_value_rows, count_wanted_by, valid_range
+from .layout import any_true, count_group_rows, count_true, count_value_rows, valid_range
 from .reference import attention_scores, masses, never_empty, valid_keys, weighted_values
 from .sampled import compared_lse, sampled_lse
 
@@ -57,15 +57,13 @@ class PrefillStats(NamedTuple):
     """What a sparse prefill kept: kept [B, Hq, Q] and value_rows [B, Hkv, Q] as in decode, int32.
 
     ``group_rows`` [B, Hkv, Q] is the union over a whole KV group, of however many heads. ``empty`` [B, Hq, Q] bool
-    marks the rows for which the rule kept nothing, so that their largest element stands in. ``wanted_by``
-    [B, Hkv, Q, Hq / Hkv] are the V rows that exactly 1, 2, ... heads of a group keep, where they were asked for.
+    marks the rows for which the rule kept nothing, so that their largest element stands in.
     """
 
     kept: Tensor
     value_rows: Tensor
     group_rows: Tensor
     empty: Tensor
-    wanted_by: Tensor | None = None
 
 
 def prefill_attention(*arguments: Any, **options: Any) -> Tensor:
@@ -109,13 +107,12 @@ def select_and_attend(
     discarded_mass: Tensor | None = None,
     learnable_sink: Tensor | None = None,
     vmc: bool = False,
-    popularity: bool = False,
 ) -> tuple[Tensor, PrefillStats]:
     """Attend to the elements that any rule ``select`` keeps, with the same compensations and counts.
 
     A row for which the rule keeps nothing keeps its largest element. ``threshold`` and ``discarded_mass``
     [B, Hq, Q] serve sdc="exp_threshold" and sdc="offline", ``learnable_sink`` [Hq] is one more logit in every
-    denominator, and ``popularity`` asks for ``wanted_by``.
+    denominator.
     """
     kv_heads, head_dim = key.shape[1], key.shape[3]
     values = value.float()
@@ -147,12 +144,10 @@ def select_and_attend(
         compensation = Compensation(sdc, sdc_gamma, mass, mean, learnable_sink)
         out = compensation.apply(numerator, kept_mass, exact, chunk.n, kept, maximum, theta)
         outs.append(out.to(query.dtype))
-        wanted_by = count_wanted_by(keep, kv_heads).int() if popularity else None
-        group_rows = count_group_rows(keep, kv_heads) if wanted_by is None else wanted_by.sum(-1)
+        group_rows = count_group_rows(keep, kv_heads)
         value_rows = count_value_rows(keep, kv_heads, head_dim)
-        stats.append(PrefillStats(kept.int(), value_rows.int(), group_rows.int(), empty, wanted_by))
-    counts = zip(*(part if popularity else part[:-1] for part in stats), strict=True)
-    return torch.cat(outs, 2), PrefillStats(*(torch.cat(parts, 2) for parts in counts))
+        stats.append(PrefillStats(kept.int(), value_rows.int(), group_rows.int(), empty))
+    return torch.cat(outs, 2), PrefillStats(*(torch.cat(parts, 2) for parts in zip(*stats, strict=True)))
 
 
 def row_chunks(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..._value_checks import host_can_read
 from ...fallback.compensation import score_threshold
-from ...fallback.layout import any_true, count_group_rows, count_wanted_by, head_block
+from ...fallback.layout import any_true, count_group_rows, head_block
 from ...fallback.reference import attention_scores, select, valid_keys
 from ...fallback.sampled import compared_lse
 from ...ops import incremental_attention_partial
@@ -18,34 +17,27 @@ from ..hook.attention import AttentionCall
 
 
 def decode_counts(
-    call: AttentionCall,
-    threshold: Tensor,
-    lse: Tensor,
-    kept: Tensor,
-    value_rows: Tensor,
-    placement: str,
-    popularity: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    call: AttentionCall, threshold: Tensor, lse: Tensor, kept: Tensor, value_rows: Tensor, placement: str
+) -> tuple[Tensor, Tensor, Tensor]:
     """Count what a step kept, row by row, from its thresholds and what the operator counted.
 
     Returns:
-        kept [B, Hq, Q], the V rows that each KV head needs [B, Hkv, Q], where nothing passed [B, Hq, Q], and, only for
-        ``popularity``, how many heads want how many V rows [B, Hkv, Q, Hq / Hkv].
+        kept [B, Hq, Q], the V rows that each KV head needs [B, Hkv, Q], and where nothing passed [B, Hq, Q].
     """
     if call.query.shape[2] == 1:
-        rows, wanted_by = _group_rows(call, threshold, value_rows, placement, popularity)
+        rows = _group_rows(call, threshold, value_rows, placement)
         empty = _empty_rows(call, threshold, lse, kept, placement)
-        return kept[..., None], rows[..., None], empty[..., None], None if wanted_by is None else wanted_by[:, :, None]
-    alone: list[tuple[Any, ...]] = []
+        return kept[..., None], rows[..., None], empty[..., None]
+    alone: list[tuple[Tensor, Tensor]] = []
     for token in range(call.query.shape[2]):
         query = call.query[:, :, token : token + 1]
         theta, own_lse, own_kept = (each[:, :, token] for each in (threshold, lse, kept))
         step = replace(call, query=query, rows=call.rows.of_token(token))
         # the operator counted the V rows of all tokens together
-        needed, wanted_by = _group_rows(step, theta, None, placement, popularity)
-        alone.append((needed, _empty_rows(step, theta, own_lse, own_kept, placement), wanted_by))
-    value_rows, empty = (torch.stack([token[part] for token in alone], -1) for part in (0, 1))
-    return kept, value_rows, empty, torch.stack([token[2] for token in alone], 2) if popularity else None
+        needed = _group_rows(step, theta, None, placement)
+        alone.append((needed, _empty_rows(step, theta, own_lse, own_kept, placement)))
+    value_rows, empty = (torch.stack(tokens, -1) for tokens in zip(*alone, strict=True))
+    return kept, value_rows, empty
 
 
 def _empty_rows(call: AttentionCall, threshold: Tensor, lse: Tensor, kept: Tensor, placement: str) -> Tensor:
@@ -66,21 +58,15 @@ def _empty_rows(call: AttentionCall, threshold: Tensor, lse: Tensor, kept: Tenso
     return (kept == 1) & (passed == 0)
 
 
-def _group_rows(
-    call: AttentionCall, threshold: Tensor, value_rows: Tensor | None, placement: str, popularity: bool
-) -> tuple[Tensor, Tensor | None]:
-    """Count the V rows that a step of one token needs per KV head, [B, Hkv], and how many heads want how many of them.
+def _group_rows(call: AttentionCall, threshold: Tensor, value_rows: Tensor | None, placement: str) -> Tensor:
+    """Count the V rows that a step of one token needs per KV head, [B, Hkv]: the union over all heads of a group.
 
-    The first are the union over all heads of a group. The operator's own ``value_rows`` [B, Hkv] are that, unless a
-    group is larger than its head block. The second, [B, Hkv, Hq / Hkv], are counted only for ``popularity``.
+    The operator's own ``value_rows`` [B, Hkv] are that, unless a group is larger than its head block.
     """
     heads, kv_heads, head_dim = call.query.shape[1], call.key.shape[1], call.query.shape[3]
-    counted = value_rows if heads // kv_heads <= head_block(head_dim) else None
-    if counted is not None and not popularity:
-        return counted, None
-    keep = select(*_scores_and_threshold(call, threshold, placement))
-    rows = count_group_rows(keep, kv_heads) if counted is None else counted
-    return rows, count_wanted_by(keep, kv_heads) if popularity else None
+    if value_rows is not None and heads // kv_heads <= head_block(head_dim):
+        return value_rows
+    return count_group_rows(select(*_scores_and_threshold(call, threshold, placement)), kv_heads)
 
 
 def _scores_and_threshold(call: AttentionCall, threshold: Tensor, placement: str) -> tuple[Tensor, Tensor]:

@@ -18,7 +18,6 @@ class RecordedRows(NamedTuple):
         counts: int64 [B, Q], visible keys of each row; 0 where it does not count.
         kept, empty: [B, Hq, Q].
         value_rows: [B, Hkv, Q].
-        wanted_by: [B, Hkv, Q, Hq / Hkv]; None: nobody counted them.
         aims: [B, Hq, Q], the elements that each row aims at; None: nothing said so.
     """
 
@@ -28,7 +27,6 @@ class RecordedRows(NamedTuple):
     kept: Tensor
     value_rows: Tensor
     empty: Tensor
-    wanted_by: Tensor | None
     aims: Tensor | None
 
 
@@ -41,7 +39,6 @@ class RowsOfCalls:
         kept: Tensor,
         value_rows: Tensor,
         empty: Tensor,
-        wanted_by: Tensor | None = None,
         aims: Tensor | None = None,
         *,
         verified: bool = False,
@@ -49,7 +46,7 @@ class RowsOfCalls:
         """Add the rows of a call, as `RecordedRows` has them. ``verified`` ones are several decode steps at once."""
         counts = call.rows.counts
         decode = verified or counts.shape[1] == 1
-        self._add(RecordedRows(call.rows.span, decode, counts, kept, value_rows, empty, wanted_by, aims))
+        self._add(RecordedRows(call.rows.span, decode, counts, kept, value_rows, empty, aims))
 
     def _add(self, rows: RecordedRows) -> None:
         raise NotImplementedError

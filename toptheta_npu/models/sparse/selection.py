@@ -113,10 +113,7 @@ class SelectionRule:
 
     def attend(self, call: AttentionCall) -> Tensor:
         """Compute the output [B, Hq, Q, D] over the elements that the selector keeps."""
-        popularity = self._recorder is not None and self._recorder.popularity
-        out, kept = select_and_attend(
-            call.query, select=self.select, sdc=self._sdc, vmc=self._vmc, popularity=popularity, **call.prompt
-        )
+        out, kept = select_and_attend(call.query, select=self.select, sdc=self._sdc, vmc=self._vmc, **call.prompt)
         if self._recorder is not None:
-            self._recorder.record(call, kept.kept, kept.group_rows, kept.empty, kept.wanted_by)
+            self._recorder.record(call, kept.kept, kept.group_rows, kept.empty)
         return out

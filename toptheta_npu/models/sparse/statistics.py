@@ -52,9 +52,6 @@ class LayerStatistics:
 class RowRecorder(RowsOfCalls):
     """Collects the rows of one layer. They stay on the device until they are asked for."""
 
-    #: Whether `record` wants ``wanted_by``.
-    popularity = False
-
     def __init__(self, num_heads: int, num_key_value_heads: int) -> None:
         self._heads = (num_heads, num_key_value_heads)
         self._calls: list[tuple[int, Tensor, Tensor, Tensor, Tensor, bool]] = []

@@ -16,20 +16,16 @@ from .recorded_rows import RecordedRows, RowsOfCalls
 class LayerSummary:
     """Sums over the rows of one layer, padding left out. Two of them add up to that of all their rows.
 
-    All tensors are int64 on the CPU. Squares of 2^17 kept elements of 2^29 rows still fit.
+    All tensors are int64 on the CPU.
 
     Attributes:
         rows: how many rows.
         keys: sum of their visible keys, the row's own included.
         kept: [Hq], sum of the elements kept per query head.
-        kept_squares: [Hq], sum of their squares.
         empty: [Hq], rows in which nothing passed and the largest element stands in; they count as 1 kept.
         value_rows: [Hkv], sum of the V rows needed per KV head, each the union over all its query heads.
         most_value_rows: [Hkv], the most V rows that a row needed.
-        kept_histogram: of the elements kept, over rows and query heads.
         value_rows_histogram: of the V rows, over rows and KV heads.
-        wanted_by: [Hkv, Hq / Hkv], V rows that exactly 1, 2, ... query heads of the group kept. Of decode steps they
-            come from scores of their own, in which an element at its threshold may fall on the other side.
         sparse_rows: [Hq], rows with more keys than they aim at; 0 where nothing says what they aim at, and where a head
             keeps the largest element of every row alone.
         sparse_aims: [Hq], sum of the elements that these rows aim at.
@@ -42,8 +38,8 @@ class LayerSummary:
         >>> with sparsify(model, table, k=64, statistics="summary") as run:
         ...     _ = model.generate(torch.arange(600)[None], max_new_tokens=5, min_new_tokens=5, do_sample=False)
         >>> last = run.summaries()[-1]
-        >>> last.rows, last.keys, last.wanted_by.shape
-        (4, 2410, torch.Size([2, 4]))
+        >>> last.rows, last.keys, last.value_rows.shape
+        (4, 2410, torch.Size([2]))
         >>> bool(last.value_rows_histogram.percentile(0.95) <= last.most_value_rows.max())
         True
         >>> bool((last + last).kept_over_aim.equal(last.kept_over_aim))
@@ -53,13 +49,10 @@ class LayerSummary:
     rows: int
     keys: int
     kept: Tensor
-    kept_squares: Tensor
     empty: Tensor
     value_rows: Tensor
     most_value_rows: Tensor
-    kept_histogram: Histogram
     value_rows_histogram: Histogram
-    wanted_by: Tensor
     sparse_rows: Tensor
     sparse_aims: Tensor
     sparse_kept: Tensor
@@ -85,9 +78,6 @@ class SummaryRecorder(RowsOfCalls):
         num_heads, num_key_value_heads: of the layer.
         target: how many elements its rows aim at, unless a call says so itself; None: not known.
     """
-
-    #: Whether `record` wants ``wanted_by``.
-    popularity = True
 
     def __init__(self, num_heads: int, num_key_value_heads: int, target: int | None = None) -> None:
         self._heads = (num_heads, num_key_value_heads)
@@ -131,11 +121,10 @@ class _Sums:
 
         self.adding = threading.Lock()
         self._rows, self._keys = zeros(), zeros()
-        self._kept, self._squares, self._empty = (zeros(num_heads) for _ in range(3))
+        self._kept, self._empty = (zeros(num_heads) for _ in range(2))
         self._sparse_rows, self._sparse_aims, self._sparse_kept = (zeros(num_heads) for _ in range(3))
         self._value_rows, self._most_value_rows = (zeros(num_key_value_heads) for _ in range(2))
-        self._wanted_by = zeros(num_key_value_heads, num_heads // num_key_value_heads)
-        self._kept_bins, self._value_row_bins = zeros(0), zeros(0)
+        self._value_row_bins = zeros(0)
 
     def add(self, rows: RecordedRows) -> None:
         """Add the rows of a call."""
@@ -147,14 +136,10 @@ class _Sums:
         self._rows += real.sum()
         self._keys += keys.sum()
         self._kept += kept.sum(1)
-        self._squares += kept.square().sum(1)
         self._empty += empty.sum(1)
         self._value_rows += value_rows.sum(1)
         torch.maximum(self._most_value_rows, value_rows.amax(1), out=self._most_value_rows)
-        self._kept_bins = _counted(self._kept_bins, kept, real, rows.span)
         self._value_row_bins = _counted(self._value_row_bins, value_rows, real, rows.span)
-        if rows.wanted_by is not None:
-            self._wanted_by += (rows.wanted_by * real.view(len(rows.counts), 1, -1, 1)).sum((0, 2))
         if rows.aims is not None:
             self._add_sparse(keys, kept, rows.aims.transpose(0, 1).flatten(1).long())
 
@@ -170,13 +155,10 @@ class _Sums:
             rows=int(self._rows),
             keys=int(self._keys),
             kept=_on_cpu(self._kept),
-            kept_squares=_on_cpu(self._squares),
             empty=_on_cpu(self._empty),
             value_rows=_on_cpu(self._value_rows),
             most_value_rows=_on_cpu(self._most_value_rows),
-            kept_histogram=Histogram(_on_cpu(self._kept_bins)),
             value_rows_histogram=Histogram(_on_cpu(self._value_row_bins)),
-            wanted_by=_on_cpu(self._wanted_by),
             sparse_rows=_on_cpu(self._sparse_rows),
             sparse_aims=_on_cpu(self._sparse_aims),
             sparse_kept=_on_cpu(self._sparse_kept),

@@ -79,7 +79,7 @@ class ThresholdRule:
         out, lse, kept, value_rows = incremental_attention_with_stats(
             call.query, call.key, call.value, theta, **arguments
         )
-        counts = decode_counts(call, theta, lse, kept, value_rows, placement, self._recorder.popularity)
+        counts = decode_counts(call, theta, lse, kept, value_rows, placement)
         self._record(self._recorder, call, *counts, verified=True)
         return out
 
@@ -114,8 +114,8 @@ class ThresholdRule:
             arguments["discarded_mass"] = arguments["discarded_mass"].transpose(1, 2)
         if self._recorder is None:
             return prefill_attention(call.query, **arguments)
-        out, stats = prefill_attention_with_stats(call.query, **arguments, popularity=self._recorder.popularity)
-        self._record(self._recorder, call, stats.kept, stats.group_rows, stats.empty, stats.wanted_by)
+        out, stats = prefill_attention_with_stats(call.query, **arguments)
+        self._record(self._recorder, call, stats.kept, stats.group_rows, stats.empty)
         return out
 
     def _record(
@@ -125,7 +125,6 @@ class ThresholdRule:
         kept: Tensor,
         value_rows: Tensor,
         empty: Tensor,
-        wanted_by: Tensor | None,
         verified: bool = False,
     ) -> None:
         """Record rows with what they aim at; a dense row aims at all its keys."""
@@ -133,7 +132,7 @@ class ThresholdRule:
         aims = thresholds.aim_rows(self._layer, call.rows.counts).long()[:, None]
         sparse = keys > thresholds.dense_up_to[self._layer]
         aims = torch.where(sparse, torch.minimum(aims, keys), keys).expand(kept.shape)
-        recorder.record(call, kept, value_rows, empty, wanted_by, aims, verified=verified)
+        recorder.record(call, kept, value_rows, empty, aims, verified=verified)
 
     def _thresholds_and_options(self, call: AttentionCall, counts: Tensor | int) -> dict[str, Any]:
         """Look up thresholds [..., Hq] for rows of ``counts`` [...] keys, and the options that go with them."""
