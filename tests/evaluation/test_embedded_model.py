@@ -39,7 +39,7 @@ def saves_at_no_loss(dense: Measurement, theta: Measurement, last: Measurement) 
     return (
         loss <= 0.5
         and theta.reads.value_row_saving >= 8
-        and theta.reads.element_saving >= 25
+        and theta.reads.keys_mean >= 25 * theta.reads.kept_mean
         and change(last, dense).value >= 10 * max(loss, 0.05)
     )
 

@@ -29,11 +29,6 @@ class Reads:
         """Tell how many times fewer V rows than dense attention are read."""
         return self.keys_mean / self.value_rows_mean if self.value_rows_mean else math.inf
 
-    @property
-    def element_saving(self) -> float:
-        """Tell how many times fewer attention elements than dense attention are used."""
-        return self.keys_mean / self.kept_mean if self.kept_mean else math.inf
-
 
 @dataclass(frozen=True)
 class LayerReads:

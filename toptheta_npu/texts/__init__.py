@@ -6,14 +6,11 @@ from .conventions import Conventions
 from .found import Sources, find_sources
 from .overlap import Overlap, overlaps
 from .packing import Windows, collect_windows, held_out_count, held_out_places
-from .sources import DatasetRows, JsonLines, PlainText, Source, StoredText, read_before, was_read
+from .sources import Source, StoredText, read_before, was_read
 
 __all__ = [
     "Conventions",
-    "DatasetRows",
-    "JsonLines",
     "Overlap",
-    "PlainText",
     "Source",
     "Sources",
     "StoredText",
