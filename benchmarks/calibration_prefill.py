@@ -45,7 +45,8 @@ def measure() -> Table:
     def calibration(options: Mapping[str, Any]) -> Callable[[int], object]:
         return lambda _: toptheta_npu.calibrate(model, text, placement="pre_softmax", **options)
 
-    calls = {_FORWARD: forward, **{name: calibration(options) for name, options in VARIANTS.items()}}
+    calls: dict[str, Callable[[int], object]] = {_FORWARD: forward}
+    calls |= {name: calibration(options) for name, options in VARIANTS.items()}
     timings = interleaved_medians(calls, copies=1, rounds=_ROUNDS)
     rows = [[name, f"{timing.median / timings[_FORWARD].median:.2f}"] for name, timing in timings.items()]
     title = f"Calibration on a prompt of {_LENGTH} tokens, {_THREADS} threads"

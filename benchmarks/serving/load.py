@@ -38,10 +38,10 @@ LOAD = Load()
 def compare_speed(rounds: int) -> Iterator[dict[str, Any]]:
     """Measure requests per second under load, and tokens per second of steps that only decode, over dense vLLM."""
     dense, sparse = make_engine(**OPTIONS), make_engine(SETTINGS, **OPTIONS)
-    load = {
+    load: dict[str, Any] = {
         "requests": LOAD.requests, "at_once": LOAD.at_once, "prompts": LOAD.prompts, "new_tokens": LOAD.new_tokens
     }  # fmt: skip
-    before, over_dense = totals(sparse), []
+    before, over_dense = totals(sparse), list[float]()
     for round_ in range(rounds + 1):
         seconds = [answer_all(engine, round_) for engine in (dense, sparse)]
         if round_:  # the first one warms up
@@ -71,7 +71,8 @@ def compare_int8(rounds: int) -> Iterator[dict[str, Any]]:
     """Measure what an int8 cache gains over one of the model's dtype, both by thresholds, and the bytes of a token."""
     found: dict[str, Any] = {"rounds": rounds, "decoding": []}
     for dtype in ("bfloat16", "float32"):
-        own, int8 = (make_engine(SETTINGS, **OPTIONS, dtype=dtype, **options) for options in ({}, INT8))
+        own = make_engine(SETTINGS, **OPTIONS, dtype=dtype)
+        int8 = make_engine(SETTINGS, **OPTIONS, dtype=dtype, **INT8)
         sizes = [_token_bytes(engine) for engine in (own, int8)]
         for batch, keys in DECODING:
             ratios = decoding_ratios(own, int8, batch, keys, rounds)
