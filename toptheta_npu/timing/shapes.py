@@ -210,13 +210,13 @@ def shape_from_config(
         '32/8'
     """
     config = _load_config(source)
-    heads = getattr(config, "num_attention_heads", None)
+    heads: Any = getattr(config, "num_attention_heads", None)
     if not _is_count(heads):
         raise TopThetaValueError(
             "--config", "num_attention_heads from 1", f"{_brief(heads)} in {source}", "or use --shape"
         )
-    kv_heads = getattr(config, "num_key_value_heads", None) or heads
-    head_dim = getattr(config, "head_dim", None) or getattr(config, "hidden_size", 0) // heads
+    kv_heads: Any = getattr(config, "num_key_value_heads", None) or heads
+    head_dim: Any = getattr(config, "head_dim", None) or getattr(config, "hidden_size", 0) // heads
     for name, number in (("num_key_value_heads", kv_heads), ("head_dim", head_dim)):
         if not _is_count(number):
             raise TopThetaValueError("--config", f"{name} from 1", f"{_brief(number)} in {source}")
