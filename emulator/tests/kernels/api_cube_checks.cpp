@@ -252,6 +252,44 @@ void overlap_fixpipe_of_one_row(GM_ADDR x, GM_ADDR z)
     Tensors t(x, z);
     Fixpipe(t.z, t.c, FixpipeParamsV220(16, 1, 16, 15, false));
 }
+// the second product begins at row 16 of a result of 32 rows, which has no such layout
+void overlap_mmad_rows(GM_ADDR x, GM_ADDR z)
+{
+    Tensors t(x, z);
+    Mmad(t.c, t.a, t.b, MmadParams(16, 32, 16, 0, false, true));
+    PipeBarrier<PIPE_ALL>();
+    Mmad(t.c[256], t.a, t.b, MmadParams(16, 32, 16, 0, false, true));  // finds Overlap
+}
+void overlap_mmad_rows_from_the_last(GM_ADDR x, GM_ADDR z)
+{
+    Tensors t(x, z);
+    Fixpipe(t.z, t.c, FixpipeParamsV220(64, 16, 16, 64, false));
+    PipeBarrier<PIPE_ALL>();
+    Mmad(t.c[256], t.a, t.b, MmadParams(16, 32, 16, 0, false, true));
+    PipeBarrier<PIPE_ALL>();
+    Mmad(t.c, t.a, t.b, MmadParams(16, 32, 16, 0, false, true));  // finds Overlap
+}
+void overlap_mmad_columns_clean(GM_ADDR x, GM_ADDR z)
+{
+    Tensors t(x, z);
+    Mmad(t.c, t.a, t.b, MmadParams(16, 32, 16, 0, false, true));
+    Mmad(t.c[512], t.a, t.b, MmadParams(16, 32, 16, 0, false, true));
+}
+void overlap_mmad_rows_of_one_fractal_clean(GM_ADDR x, GM_ADDR z)
+{
+    Tensors t(x, z);
+    Mmad(t.c, t.a, t.b, kOneProduct);
+    Mmad(t.c[256], t.a, t.b, kOneProduct);
+}
+void overlap_mmad_behind_fixpipe_clean(GM_ADDR x, GM_ADDR z)
+{
+    Tensors t(x, z);
+    Mmad(t.c, t.a, t.b, MmadParams(16, 32, 16, 0, false, true));
+    PipeBarrier<PIPE_ALL>();
+    Fixpipe(t.z, t.c, FixpipeParamsV220(32, 16, 16, 32, false));
+    PipeBarrier<PIPE_ALL>();
+    Mmad(t.c[256], t.a, t.b, MmadParams(16, 32, 16, 0, false, true));
+}
 // ---- contents ------------------------------------------------------------------------------------------------------
 void contents_of_l0(GM_ADDR x, GM_ADDR z)
 {

@@ -87,6 +87,8 @@ inline void RunFixpipe(const CallSite& site, const GmView& dst, const LocalView&
             MoveResultRow(instruction, target + at, src, from, bytes);
         }
     }
+    const uint64_t readRows = (CubeBlocks(params.nSize) - 1) * static_cast<uint64_t>(params.srcStride) + params.mSize;
+    ForgetResults(src.offset, src.offset + readRows * kResultRowBytes);
     instruction.DmaCost(params.mSize * rowBytes);
 }
 

@@ -14,6 +14,7 @@
 
 #include "cube_params.h"
 #include "library_calls.h"
+#include "mmad_results.h"
 #include "operand_checks.h"
 #include "machine/defects.h"
 #include "tensor.h"
@@ -213,6 +214,10 @@ void RunMmad(const CallSite& site, const LocalView& dst, const LocalView& left, 
     instruction.CheckAligned(dst, kResultAlignment, "dstLocal");
     instruction.CheckAligned(left, kCubeFractalBytes, "fmLocal");
     instruction.CheckAligned(right, kCubeFractalBytes, "filterLocal");
+    const uint64_t columnBytes = static_cast<uint64_t>(CubeBlocks(shape.m)) * kResultAlignment;
+    if (dst.offset % kResultAlignment == 0) {  // else CheckAligned has reported it
+        PlaceResult(site, {dst.offset, dst.offset + CubeBlocks(shape.n) * columnBytes, columnBytes});
+    }
     Multiply<T>(instruction, dst, left, right, shape, accumulate);
     instruction.ComputeCost(CubeBlocks(shape.m) * CubeBlocks(shape.n) * shape.DepthBlocks(), 1);
 }

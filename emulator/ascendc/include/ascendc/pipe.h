@@ -8,6 +8,7 @@
 
 #include "buffer.h"
 #include "machine/core.h"
+#include "mmad_results.h"
 #include "positions.h"
 #include "queue.h"
 #include "registers.h"
@@ -46,6 +47,7 @@ public:
     {
         ascendc_host::CurrentMask() = ascendc_host::MaskRegister{};
         ascendc_host::CurrentPad() = ascendc_host::PadRegister{};
+        ascendc_host::UnreadResults().clear();
         ascendc_host::CurrentTPipe() = this;
         destroyed_ = false;
         TakeCubeEvents();
