@@ -181,22 +181,9 @@ def test_bfloat16_to_nearest_agrees_with_torch() -> None:
     np.testing.assert_array_equal(run_cast("float_to_bfloat16", x, np.uint16, 5)[0], expected)
 
 
-def test_scalar_cast() -> None:
-    x = floats(64, 5)
-    z = np.zeros(288, np.int32)
-    run_kernel(
-        Kernel(SOURCE, entry="scalar_cast"), [("x", x, "in"), ("z", z, "out"), ("n", None, "in")]
-    ).require_clean()
-    for row, mode in enumerate(("RINT", "FLOOR", "CEIL", "ROUND")):
-        assert z[row * 64 : row * 64 + 64].tolist() == [to_integer(Fraction(value), mode) for value in x.tolist()]
-    halves = z[256:].view(np.float16)
-    assert [Fraction(float(value)) for value in halves] == [to_float(value, "ODD", 11, -24) for value in x.tolist()]
-
-
 def test_scalar_helpers() -> None:
     x = floats(64, 6)[8:16]
-    z = np.zeros(16, np.float32)
+    z = np.zeros(8, np.float32)
     arguments: list[Any] = [("x", x, "in"), ("z", z, "out"), ("n", None, "in")]
     run_kernel(Kernel(SOURCE, entry="scalar_helpers"), arguments).require_clean()
-    np.testing.assert_array_equal(z[:8], torch.from_numpy(x).to(torch.bfloat16).float().numpy())
-    assert z[8:].tolist() == [4, 3, 5, 57, 56, 4, 0, 0]
+    np.testing.assert_array_equal(z, torch.from_numpy(x).to(torch.bfloat16).float().numpy())

@@ -32,9 +32,7 @@ REFUSED = {
     "And(Of<int32_t>(), Of<int32_t>(), Of<int32_t>(), 8);": "And: the 910B supports int16_t and uint16_t",
     "Exp(Of<int32_t>(), Of<int32_t>(), 8);": "Exp: the 910B supports half and float",
     "Exp(Of<bfloat16_t>(), Of<bfloat16_t>(), 64, 1, UnaryRepeatParams());": "Exp: the 910B supports half and float",
-    "Relu(Of<int16_t>(), Of<int16_t>(), 8);": "Relu: the 910B supports half, float and int32_t",
     "Muls(Of<uint32_t>(), Of<uint32_t>(), 1u, 8);": "Muls: the 910B supports half, float, int16_t and int32_t",
-    "ShiftLeft(Of<int64_t>(), Of<int64_t>(), int64_t{1}, 8);": "ShiftLeft: the 910B supports int16_t, uint16_t",
     "MulAddDst(Of<float>(), Of<bfloat16_t>(), Of<bfloat16_t>(), 8);": "MulAddDst: the 910B supports half, float",
     "MulAddDst(Of<half>(), Of<float>(), Of<float>(), 8);": "MulAddDst: the 910B supports half, float",
     "Axpy(Of<float>(), Of<int32_t>(), 1, 8);": "Axpy: the 910B supports half, float",
@@ -51,7 +49,6 @@ REFUSED = {
     "Cast(Of<bfloat16_t>(), Of<half>(), RoundMode::CAST_RINT, 8);": "the 910B has no conversion between these types",
     "BlockReduceSum(Of<int32_t>(), Of<int32_t>(), 1, 64, 1, 1, 8);": "BlockReduceSum: the 910B supports half and float",
     "WholeReduceMax(Of<int16_t>(), Of<int16_t>(), 64, 1, 1, 1, 8);": "WholeReduceMax: the 910B supports half and float",
-    "ReduceSum(Of<int32_t>(), Of<int32_t>(), Of<int32_t>(), 8);": "ReduceSum: the 910B supports half and float",
     "CreateVecIndex(Of<uint32_t>(), 0u, 8);": "CreateVecIndex: the 910B supports int16_t, half, int32_t and float",
     "PipeBarrier<PIPE_S>();": "PipeBarrier<PIPE_S> is not allowed",
     "PipeBarrier<PIPE_V2>();": "a vector core has the pipes V, MTE2 and MTE3, a cube core M, MTE1, MTE2 and FIX",
@@ -75,8 +72,6 @@ REFUSED = {
     "Fixpipe(GlobalTensor<half>(), Of<float>(), FixpipeParamsV220());": "Fixpipe: this model moves float to float",
     "Fixpipe<float, float, CFG_NZ>(GlobalTensor<float>(), Of<float>(), FixpipeParamsV220());": "with CFG_ROW_MAJOR",
     "KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_AICORE);": "this kernel type does not exist on the 910B",
-    "auto x = ScalarCast<float, half, RoundMode::CAST_RINT>(1.0f); (void)x;": "ScalarCast: float to half with CAST_ODD",
-    "auto x = ScalarCast<int32_t, half, RoundMode::CAST_ODD>(1); (void)x;": "ScalarCast: float to half with CAST_ODD",
 }
 
 
@@ -128,4 +123,4 @@ def test_scalar_mathematics_however_it_is_called(tmp_path: Path) -> None:
     for call in ("float x = std::exp(n * 1.0f);", "float x = expf(1.0f);", "double x = ::sqrt(2.0);"):
         output = compile_lines(tmp_path, "g++", [f"{call} (void)x;"])
         assert "the AI core has no scalar math library" in output
-        assert "use vector instructions (Exp, Ln, Sqrt" in output
+        assert "use vector instructions (Exp, Ln, Abs" in output

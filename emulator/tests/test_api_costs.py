@@ -23,7 +23,6 @@ RATES = [
     ("add_scalar", 64, 64, 64),
     ("exp_float", 64, 64, 32),
     ("exp_half", 32, 128, 32),
-    ("reciprocal_float", 64, 64, 64),
     ("div_float", 64, 64, 32),
     ("muladd_half", 32, 128, 64),
     ("muladd_float", 64, 64, 32),

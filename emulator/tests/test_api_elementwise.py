@@ -62,9 +62,9 @@ def test_functions(dtype: type[Any]) -> None:
     x = np.clip(x, -80, 8).astype(dtype)
     y = (np.abs(y) + dtype(0.01)).astype(dtype)
     wide, other = x.astype(np.float64), y.astype(np.float64)
-    rows = run_rows(f"float_{'half' if dtype is np.float16 else 'float'}", 8, x, y, dtype)
-    exact = [wide / other, None, None, np.sqrt(other), None, 1 / other, np.abs(wide), np.maximum(wide, 0)]
-    close = {1: np.exp(wide), 2: np.log(other), 4: 1 / np.sqrt(other)}
+    rows = run_rows(f"float_{'half' if dtype is np.float16 else 'float'}", 4, x, y, dtype)
+    exact = [wide / other, None, None, np.abs(wide)]
+    close = {1: np.exp(wide), 2: np.log(other)}
     for row, expected in enumerate(exact):
         if expected is not None:
             np.testing.assert_array_equal(rows[row], expected.astype(dtype), err_msg=f"row {row}")
@@ -75,16 +75,8 @@ def test_functions(dtype: type[Any]) -> None:
 @pytest.mark.parametrize("dtype", [np.int16, np.uint16])
 def test_bits(dtype: type[Any]) -> None:
     x, y = numbers(dtype, 3)
-    rows = run_rows(f"bits_{np.dtype(dtype).name}", 3, x, y, dtype)
-    np.testing.assert_array_equal(rows, np.array([x & y, x | y, ~x]))
-
-
-@pytest.mark.parametrize("dtype", [np.int16, np.uint16, np.int32, np.uint32])
-def test_shifts(dtype: type[Any]) -> None:
-    x, y = numbers(dtype, 4)
-    rows = run_rows(f"shift_{np.dtype(dtype).name}", 4, x, y, dtype)
-    out = np.where(x < 0, -1, 0).astype(dtype)
-    np.testing.assert_array_equal(rows, np.array([x << dtype(3), x >> dtype(3), np.zeros_like(x), out]))
+    rows = run_rows(f"bits_{np.dtype(dtype).name}", 2, x, y, dtype)
+    np.testing.assert_array_equal(rows, np.array([x & y, x | y]))
 
 
 @pytest.mark.parametrize(

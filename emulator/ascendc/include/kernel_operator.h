@@ -24,7 +24,6 @@
 #include "ascendc/reduce.h"
 #include "ascendc/registers.h"
 #include "ascendc/repeat_params.h"
-#include "ascendc/scalar.h"
 #include "ascendc/select.h"
 #include "ascendc/sync.h"
 #include "ascendc/system.h"

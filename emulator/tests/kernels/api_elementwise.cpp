@@ -48,11 +48,7 @@ __aicore__ inline void FloatRows(GM_ADDR x, GM_ADDR y, GM_ADDR z)
     Row<T>(bench, z, 0, [&](LocalTensor<T>& d) { Div(d, a, b, kCount); });
     Row<T>(bench, z, 1, [&](LocalTensor<T>& d) { Exp(d, a, kCount); });
     Row<T>(bench, z, 2, [&](LocalTensor<T>& d) { Ln(d, b, kCount); });
-    Row<T>(bench, z, 3, [&](LocalTensor<T>& d) { Sqrt(d, b, kCount); });
-    Row<T>(bench, z, 4, [&](LocalTensor<T>& d) { Rsqrt(d, b, kCount); });
-    Row<T>(bench, z, 5, [&](LocalTensor<T>& d) { Reciprocal(d, b, kCount); });
-    Row<T>(bench, z, 6, [&](LocalTensor<T>& d) { Abs(d, a, kCount); });
-    Row<T>(bench, z, 7, [&](LocalTensor<T>& d) { Relu(d, a, kCount); });
+    Row<T>(bench, z, 3, [&](LocalTensor<T>& d) { Abs(d, a, kCount); });
 }
 
 template <typename T>
@@ -63,18 +59,6 @@ __aicore__ inline void BitRows(GM_ADDR x, GM_ADDR y, GM_ADDR z)
     LocalTensor<T> b = bench.Load<T>(y, kCount);
     Row<T>(bench, z, 0, [&](LocalTensor<T>& d) { And(d, a, b, kCount); });
     Row<T>(bench, z, 1, [&](LocalTensor<T>& d) { Or(d, a, b, kCount); });
-    Row<T>(bench, z, 2, [&](LocalTensor<T>& d) { Not(d, a, kCount); });
-}
-
-template <typename T>
-__aicore__ inline void ShiftRows(GM_ADDR x, GM_ADDR, GM_ADDR z)
-{
-    Bench bench;
-    LocalTensor<T> a = bench.Load<T>(x, kCount);
-    Row<T>(bench, z, 0, [&](LocalTensor<T>& d) { ShiftLeft(d, a, static_cast<T>(3), kCount); });
-    Row<T>(bench, z, 1, [&](LocalTensor<T>& d) { ShiftRight(d, a, static_cast<T>(3), kCount); });
-    Row<T>(bench, z, 2, [&](LocalTensor<T>& d) { ShiftLeft(d, a, static_cast<T>(8 * sizeof(T)), kCount); });
-    Row<T>(bench, z, 3, [&](LocalTensor<T>& d) { ShiftRight(d, a, static_cast<T>(8 * sizeof(T)), kCount); });
 }
 
 template <typename D, typename S>
@@ -107,10 +91,6 @@ __global__ __aicore__ void float_half(GM_ADDR x, GM_ADDR y, GM_ADDR z) { FloatRo
 __global__ __aicore__ void float_float(GM_ADDR x, GM_ADDR y, GM_ADDR z) { FloatRows<float>(x, y, z); }
 __global__ __aicore__ void bits_int16(GM_ADDR x, GM_ADDR y, GM_ADDR z) { BitRows<int16_t>(x, y, z); }
 __global__ __aicore__ void bits_uint16(GM_ADDR x, GM_ADDR y, GM_ADDR z) { BitRows<uint16_t>(x, y, z); }
-__global__ __aicore__ void shift_int16(GM_ADDR x, GM_ADDR y, GM_ADDR z) { ShiftRows<int16_t>(x, y, z); }
-__global__ __aicore__ void shift_uint16(GM_ADDR x, GM_ADDR y, GM_ADDR z) { ShiftRows<uint16_t>(x, y, z); }
-__global__ __aicore__ void shift_int32(GM_ADDR x, GM_ADDR y, GM_ADDR z) { ShiftRows<int32_t>(x, y, z); }
-__global__ __aicore__ void shift_uint32(GM_ADDR x, GM_ADDR y, GM_ADDR z) { ShiftRows<uint32_t>(x, y, z); }
 __global__ __aicore__ void accumulate_half(GM_ADDR x, GM_ADDR y, GM_ADDR z) { AccumulateRows<half, half>(x, y, z); }
 __global__ __aicore__ void accumulate_float(GM_ADDR x, GM_ADDR y, GM_ADDR z) { AccumulateRows<float, float>(x, y, z); }
 __global__ __aicore__ void accumulate_mixed(GM_ADDR x, GM_ADDR y, GM_ADDR z) { AccumulateRows<float, half>(x, y, z); }

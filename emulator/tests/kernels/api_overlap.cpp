@@ -94,11 +94,6 @@ void overlap_reduction(GM_ADDR, GM_ADDR)
     Floats t;
     BlockReduceSum(t.d, t.d, 2, 64, 1, 1, 8);  // finds Overlap
 }
-void overlap_reduction_work(GM_ADDR, GM_ADDR)
-{
-    Floats t;
-    ReduceMax(t.d, t.a, t.a, 128);  // finds Overlap
-}
 void overlap_gather(GM_ADDR, GM_ADDR)
 {
     Floats t;
@@ -148,19 +143,5 @@ void order_index_read_after_a_barrier(GM_ADDR, GM_ADDR)
     CreateVecIndex(t.d, 0.0f, 300);
     PipeBarrier<PIPE_V>();
     Exp(t.b, t.d, 300);
-}
-void order_sum_of_a_tensor_in_use(GM_ADDR, GM_ADDR)
-{
-    Floats t;
-    Exp(t.d, t.a, 64);
-    ReduceSum(t.b, t.d, t.b, 64);  // finds ReadAfterWrite
-}
-void order_result_of_a_sum(GM_ADDR, GM_ADDR)
-{
-    Floats t;
-    ReduceSum(t.b, t.d, t.b, 64);
-    Exp(t.a, t.b, 8);
-    ReduceMax(t.d, t.b, t.a[64], 8, true);
-    t.d.SetValue(2, t.d.GetValue(0));
 }
 }

@@ -106,21 +106,6 @@ void stride_negative(GM_ADDR, GM_ADDR)
     Floats t;
     BlockReduceSum(t.d, t.a, 1, 64, -1, 1, 8);  // finds Parameter
 }
-void stride_too_large(GM_ADDR, GM_ADDR)
-{
-    Floats t;
-    ReduceMax(t.d, t.a, t.b, 64, 1, 65536);  // finds Parameter
-}
-void shift_distance(GM_ADDR, GM_ADDR)
-{
-    Floats t;
-    ShiftLeft(t.d.ReinterpretCast<int32_t>(), t.ints, 33, 64);  // finds Parameter
-}
-void shift_distance_clean(GM_ADDR, GM_ADDR)
-{
-    Floats t;
-    ShiftLeft(t.d.ReinterpretCast<int32_t>(), t.ints, 32, 64);
-}
 // ---- compare, select, gather, cast ---------------------------------------------------------------------------------
 void compare_count(GM_ADDR, GM_ADDR)
 {

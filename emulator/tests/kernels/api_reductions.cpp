@@ -37,36 +37,14 @@ __aicore__ inline void WholeRows(GM_ADDR x, GM_ADDR z)
     constexpr int32_t lanes = 256 / sizeof(T);
     Row<T>(bench, z, 0, [&](LocalTensor<T>& d) { WholeReduceSum(d, a, lanes, 6, 1, 1, 8); });
     Row<T>(bench, z, 1, [&](LocalTensor<T>& d) { WholeReduceSum(d, a, lanes - 7, 3, 5, 1, 11); });
-    Row<T>(bench, z, 2, [&](LocalTensor<T>& d) { RepeatReduceSum(d, a, 3, lanes, 0, 1, 1, 8); });
-    Row<T>(bench, z, 3, [&](LocalTensor<T>& d) { WholeReduceMax(d, a, lanes, 3, 1, 1, 8); });
-    Row<T>(bench, z, 4,
+    Row<T>(bench, z, 2, [&](LocalTensor<T>& d) { WholeReduceMax(d, a, lanes, 3, 1, 1, 8); });
+    Row<T>(bench, z, 3,
            [&](LocalTensor<T>& d) { WholeReduceMin(d, a, lanes, 3, 2, 1, 8, ReduceOrder::ORDER_INDEX_VALUE); });
-    Row<T>(bench, z, 5,
+    Row<T>(bench, z, 4,
            [&](LocalTensor<T>& d) { WholeReduceMax(d, a, lanes, 3, 1, 1, 8, ReduceOrder::ORDER_ONLY_VALUE); });
     uint64_t mask[2] = {0xff00ff0, 0};
-    Row<T>(bench, z, 6,
+    Row<T>(bench, z, 5,
            [&](LocalTensor<T>& d) { WholeReduceMin(d, a, mask, 3, 1, 1, 8, ReduceOrder::ORDER_ONLY_INDEX); });
-}
-
-// value, index and the accumulator of each call
-template <typename T>
-__aicore__ inline void AllRows(GM_ADDR x, GM_ADDR z)
-{
-    Bench bench;
-    LocalTensor<T> a = bench.Load<T>(x, kSize);
-    LocalTensor<T> work = bench.Make<T>(kSize);
-    constexpr int32_t lanes = 256 / sizeof(T);
-    Row<T>(bench, z, 0, [&](LocalTensor<T>& d) {
-        ReduceSum(d, a, work, 1000);
-        d.SetValue(1, GetAccVal<T>());
-    });
-    Row<T>(bench, z, 1, [&](LocalTensor<T>& d) { ReduceMax(d, a, work, 1000, true); });
-    Row<T>(bench, z, 2, [&](LocalTensor<T>& d) { ReduceMin(d, a, work, 77, true); });
-    Row<T>(bench, z, 3, [&](LocalTensor<T>& d) { ReduceMax(d, a, work, 5); });
-    Row<T>(bench, z, 4, [&](LocalTensor<T>& d) { ReduceSum(d, a, work, lanes, 5, 9); });
-    Row<T>(bench, z, 5, [&](LocalTensor<T>& d) { ReduceMin(d, a, work, lanes - 3, 5, 9, true); });
-    uint64_t mask[2] = {0x5555, 0};
-    Row<T>(bench, z, 6, [&](LocalTensor<T>& d) { ReduceMax(d, a, work, mask, 3, 8, true); });
 }
 
 extern "C" {
@@ -74,6 +52,4 @@ __global__ __aicore__ void block_half(GM_ADDR x, GM_ADDR z) { BlockRows<half>(x,
 __global__ __aicore__ void block_float(GM_ADDR x, GM_ADDR z) { BlockRows<float>(x, z); }
 __global__ __aicore__ void whole_half(GM_ADDR x, GM_ADDR z) { WholeRows<half>(x, z); }
 __global__ __aicore__ void whole_float(GM_ADDR x, GM_ADDR z) { WholeRows<float>(x, z); }
-__global__ __aicore__ void all_half(GM_ADDR x, GM_ADDR z) { AllRows<half>(x, z); }
-__global__ __aicore__ void all_float(GM_ADDR x, GM_ADDR z) { AllRows<float>(x, z); }
 }

@@ -11,7 +11,7 @@ float NoScalarMathOnTheAiCore(Arguments...)
 {
     static_assert(sizeof...(Arguments) > 99,
                   "the AI core has no scalar math library: keep the values in the Unified Buffer and use vector "
-                  "instructions (Exp, Ln, Sqrt, Abs, Cast), or ScalarCast to round");
+                  "instructions (Exp, Ln, Abs, Cast)");
     return 0;
 }
 

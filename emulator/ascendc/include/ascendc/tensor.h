@@ -136,7 +136,6 @@ public:
     uint64_t GetPhyAddr(const uint32_t offset) const { return GetPhyAddr() + offset * sizeof(T); }
 
     uint32_t GetSize() const { return view_.size / sizeof(T); }
-    uint32_t GetLength() const { return view_.size; }
     void SetSize(const uint32_t size, Where where = Where::Here())
     {
         const ascendc_host::LocalView whole = ascendc_host::Core::Current().WholeBuffer(view_.buffer);

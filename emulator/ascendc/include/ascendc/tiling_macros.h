@@ -114,7 +114,6 @@ T CopyTiling(TilingPointer<Whole> from, Where where = Where::Here())
 
 // Names the structure that GET_TILING_DATA reads in this scope.
 #define REGISTER_TILING_DEFAULT(tiling_struct) [[maybe_unused]] typedef tiling_struct AscendcHostTilingStruct
-#define REGISTER_TILING_FOR_TILINGKEY(expression, tiling_struct) static_assert(sizeof(tiling_struct) > 0)
 
 #define GET_TILING_DATA(tiling_data, tiling_arg) \
     AscendcHostTilingStruct tiling_data;         \

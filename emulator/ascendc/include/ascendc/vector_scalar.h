@@ -1,4 +1,4 @@
-// dst = src op scalar: Adds Muls Maxs Mins ShiftLeft ShiftRight.
+// dst = src op scalar: Adds Muls Maxs Mins.
 #pragma once
 
 #include <cmath>
@@ -29,38 +29,6 @@ struct WithScalar {
     }
 };
 
-// Shifting by the width of the type or more gives what is left after shifting one by one.
-struct ShiftLeftLane {
-    template <typename T>
-    T operator()(T a, T distance) const
-    {
-        constexpr T bits = sizeof(T) * 8;
-        return distance >= bits ? T{0} : static_cast<T>(static_cast<std::make_unsigned_t<T>>(a) << distance);
-    }
-};
-
-// Arithmetic for signed types, logical for unsigned ones.
-struct ShiftRightLane {
-    template <typename T>
-    T operator()(T a, T distance) const
-    {
-        constexpr T bits = sizeof(T) * 8;
-        return static_cast<T>(a >> (distance >= bits ? static_cast<T>(bits - 1) : distance) >>
-                              (distance >= bits ? 1 : 0));
-    }
-};
-
-template <typename Lane, typename T>
-void CheckScalar(const CallSite& site, const T& scalar)
-{
-    if constexpr (std::is_same_v<Lane, ShiftLeftLane> || std::is_same_v<Lane, ShiftRightLane>) {
-        const int64_t distance = static_cast<int64_t>(scalar);
-        if (distance >= 0 && distance <= static_cast<int64_t>(sizeof(T) * 8)) return;
-        site.Report(Check::kParameter, "the shift distance is " + std::to_string(distance),
-                    "shift by 0 to " + std::to_string(sizeof(T) * 8) + " bits");
-    }
-}
-
 }  // namespace ascendc_host
 
 namespace AscendC {
@@ -73,7 +41,6 @@ namespace AscendC {
     {                                                                                                                \
         static_assert(ascendc_host::kIsOneOf<T, __VA_ARGS__>, message);                                              \
         const ascendc_host::CallSite site{#Name, where};                                                             \
-        ascendc_host::CheckScalar<Lane>(site, scalarValue);                                                          \
         const auto shape = ascendc_host::LevelZeroShape<isSetMask>(site, ascendc_host::kLanesOf<T>,                  \
                                                                    static_cast<const uint64_t*>(mask), repeatTimes); \
         ascendc_host::RunUnary<ascendc_host::VectorOp::kArithmetic>(                                                 \
@@ -85,7 +52,6 @@ namespace AscendC {
     {                                                                                                                \
         static_assert(ascendc_host::kIsOneOf<T, __VA_ARGS__>, message);                                              \
         const ascendc_host::CallSite site{#Name, where};                                                             \
-        ascendc_host::CheckScalar<Lane>(site, scalarValue);                                                          \
         const auto shape =                                                                                           \
             ascendc_host::LevelZeroShape<isSetMask>(site, ascendc_host::kLanesOf<T>, mask, repeatTimes);             \
         ascendc_host::RunUnary<ascendc_host::VectorOp::kArithmetic>(                                                 \
@@ -97,7 +63,6 @@ namespace AscendC {
     {                                                                                                                \
         static_assert(ascendc_host::kIsOneOf<T, __VA_ARGS__>, message);                                              \
         const ascendc_host::CallSite site{#Name, where};                                                             \
-        ascendc_host::CheckScalar<Lane>(site, scalarValue);                                                          \
         const auto shape = ascendc_host::CountOrRegisterShape<isSetMask>(site, ascendc_host::kLanesOf<T>, calCount); \
         ascendc_host::RunUnary<ascendc_host::VectorOp::kArithmetic>(                                                 \
             site, shape, ascendc_host::WithScalar<Lane, T>{scalarValue}, dstLocal, srcLocal, UnaryRepeatParams());   \
@@ -111,12 +76,6 @@ ASCENDC_HOST_SCALAR(Maxs, ascendc_host::MaxLane, "Maxs: the 910B supports half, 
                     float, int16_t, int32_t)
 ASCENDC_HOST_SCALAR(Mins, ascendc_host::MinLane, "Mins: the 910B supports half, float, int16_t and int32_t", half,
                     float, int16_t, int32_t)
-ASCENDC_HOST_SCALAR(ShiftLeft, ascendc_host::ShiftLeftLane,
-                    "ShiftLeft: the 910B supports int16_t, uint16_t, int32_t and uint32_t", int16_t, uint16_t, int32_t,
-                    uint32_t)
-ASCENDC_HOST_SCALAR(ShiftRight, ascendc_host::ShiftRightLane,
-                    "ShiftRight: the 910B supports int16_t, uint16_t, int32_t and uint32_t", int16_t, uint16_t, int32_t,
-                    uint32_t)
 
 #undef ASCENDC_HOST_SCALAR
 

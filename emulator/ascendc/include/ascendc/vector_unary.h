@@ -1,6 +1,6 @@
-// dst = op src: Exp Ln Abs Sqrt Rsqrt Reciprocal Relu Not.
+// dst = op src: Exp Ln Abs.
 //
-// Exp, Ln, Sqrt, Rsqrt and Reciprocal are the host's float functions, rounded to the type. How accurate the device's
+// Exp and Ln are the host's float functions, rounded to the type. How accurate the device's
 // instructions are is unknown, so nothing may be tuned to these values.
 #pragma once
 
@@ -49,51 +49,11 @@ struct LnLane {
     }
 };
 
-struct SqrtLane {
-    template <typename T>
-    T operator()(T a) const
-    {
-        return static_cast<T>(std::sqrt(static_cast<float>(a)));
-    }
-};
-
-struct RsqrtLane {
-    template <typename T>
-    T operator()(T a) const
-    {
-        return static_cast<T>(1.0f / std::sqrt(static_cast<float>(a)));
-    }
-};
-
-struct ReciprocalLane {
-    template <typename T>
-    T operator()(T a) const
-    {
-        return static_cast<T>(1.0f / static_cast<float>(a));
-    }
-};
-
 struct AbsLane {
     template <typename T>
     T operator()(T a) const
     {
         return static_cast<T>(std::fabs(static_cast<float>(a)));
-    }
-};
-
-struct ReluLane {
-    template <typename T>
-    T operator()(T a) const
-    {
-        return a > static_cast<T>(0) ? a : static_cast<T>(0);
-    }
-};
-
-struct NotLane {
-    template <typename T>
-    T operator()(T a) const
-    {
-        return static_cast<T>(~a);
     }
 };
 
@@ -146,18 +106,8 @@ ASCENDC_HOST_UNARY(Exp, ascendc_host::VectorOp::kDivExpLn, ascendc_host::ExpLane
                    "Exp: the 910B supports half and float", half, float)
 ASCENDC_HOST_UNARY(Ln, ascendc_host::VectorOp::kDivExpLn, ascendc_host::LnLane, "Ln: the 910B supports half and float",
                    half, float)
-ASCENDC_HOST_UNARY(Sqrt, ascendc_host::VectorOp::kDivExpLn, ascendc_host::SqrtLane,
-                   "Sqrt: the 910B supports half and float", half, float)
-ASCENDC_HOST_UNARY(Rsqrt, ascendc_host::VectorOp::kArithmetic, ascendc_host::RsqrtLane,
-                   "Rsqrt: the 910B supports half and float", half, float)
-ASCENDC_HOST_UNARY(Reciprocal, ascendc_host::VectorOp::kArithmetic, ascendc_host::ReciprocalLane,
-                   "Reciprocal: the 910B supports half and float", half, float)
 ASCENDC_HOST_UNARY(Abs, ascendc_host::VectorOp::kArithmetic, ascendc_host::AbsLane,
                    "Abs: the 910B supports half and float", half, float)
-ASCENDC_HOST_UNARY(Relu, ascendc_host::VectorOp::kArithmetic, ascendc_host::ReluLane,
-                   "Relu: the 910B supports half, float and int32_t", half, float, int32_t)
-ASCENDC_HOST_UNARY(Not, ascendc_host::VectorOp::kArithmetic, ascendc_host::NotLane,
-                   "Not: the 910B supports int16_t and uint16_t", int16_t, uint16_t)
 
 #undef ASCENDC_HOST_UNARY
 
