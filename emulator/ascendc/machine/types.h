@@ -23,7 +23,7 @@ enum class CoreKind : uint8_t { kVector, kCube };
 // Local memories: the Unified Buffer of a vector core, the others of a cube core.
 enum class Memory : uint8_t { kUb, kL1, kL0A, kL0B, kL0C };
 
-enum class Register : uint8_t { kGatherMaskCount, kAccumulator, kReduceMaxMin, kCount };
+enum class Register : uint8_t { kGatherMaskCount, kCount };
 
 // kGmCopy: the scalar unit waits for a DMA from global memory. kGmPreload: a line on its way into its data cache.
 enum class ScalarAccess : uint8_t { kUbRead, kUbWrite, kGmHit, kGmMiss, kGmCopy, kGmPreload, kIssueOnly };
