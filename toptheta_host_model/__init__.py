@@ -13,7 +13,6 @@ Example:
 from emulator.cann import Platform
 
 from .incremental_attention import (
-    REFUSING_INFINITIES,
     WITHOUT_TILING_POINTERS,
     OperatorRun,
     kernel_for,
@@ -27,7 +26,6 @@ __all__ = [
     "KERNEL_SOURCE",
     "OPERATOR",
     "PROJECT_FILE",
-    "REFUSING_INFINITIES",
     "WITHOUT_TILING_POINTERS",
     "OperatorRun",
     "Platform",

@@ -21,8 +21,6 @@ _CACHES = ("key", "value")
 _SCALES = ("key_antiquant_scale", "value_antiquant_scale")
 #: A flag for `kernel_for`: the build has no pointers to the tiling data, like that of CANN 8.1.
 WITHOUT_TILING_POINTERS = "-DASCENDC_HOST_NO_TILING_POINTERS"
-#: Another: an infinity that is compared, subtracted, reduced to a maximum or exponentiated is a finding.
-REFUSING_INFINITIES = "-DASCENDC_HOST_REFUSE_INFINITIES"
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,8 @@ class Kernel:
         flags: further compiler options.
         compiler: g++ or clang++; $CXX if not given.
         sanitize: with AddressSanitizer and UndefinedBehaviorSanitizer; see `sanitizer_environment`.
+        refuse_infinities: an infinity that a float instruction compares, subtracts, reduces to a maximum or
+            exponentiates is a finding: no document says what a board makes of one. Runs take longer.
     """
 
     source: Path | str
@@ -52,6 +54,7 @@ class Kernel:
     flags: Sequence[str] = ()
     compiler: str = field(default_factory=default_compiler)
     sanitize: bool = False
+    refuse_infinities: bool = False
 
     @property
     def path(self) -> Path:
@@ -100,6 +103,8 @@ def _runtime_library(compiler: str, name: str) -> str:
 def _compile_command(kernel: Kernel) -> list[str]:
     command = _compiler_command(kernel.compiler, kernel.sanitize)
     command += [f"-D{name}={value}" if value else f"-D{name}" for name, value in kernel.defines.items()]
+    if kernel.refuse_infinities:
+        command.append("-DASCENDC_HOST_REFUSE_INFINITIES")
     command += [f"-I{path}" for path in (_INCLUDE, _HERE, *kernel.include_dirs)]
     return [*command, *kernel.flags]
 

@@ -14,7 +14,7 @@ from tests.cases import CASES, TOKEN_CASES, Case
 from tests.helpers import make_inputs
 from tests.op_kernel.calls import assert_kernel_equals_oracle, call, for_kernel, statistics
 from tests.tiers import full
-from toptheta_host_model import REFUSING_INFINITIES, OperatorRun, kernel_for
+from toptheta_host_model import OperatorRun, kernel_for
 
 _H = "float16"
 _OWN_CASES = (
@@ -39,7 +39,7 @@ _INT8 = tuple(
 
 
 def _kernel_of(query: Tensor, key: Tensor, value: Tensor) -> Kernel:
-    return kernel_for(query.dtype, key.dtype, value.dtype, flags=(REFUSING_INFINITIES,))
+    return kernel_for(query.dtype, key.dtype, value.dtype, refuse_infinities=True)
 
 
 def _call(arguments: dict[str, Any], **options: Any) -> OperatorRun:

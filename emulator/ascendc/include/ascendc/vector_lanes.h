@@ -89,7 +89,7 @@ void ComputeLanes(const VectorShape& shape, F f, const LaneCursor<D>& to, const 
     }
 }
 
-// In a build with ASCENDC_HOST_REFUSE_INFINITIES: an infinity among what an instruction compares, subtracts, reduces to
+// In a build with refuse_infinities: an infinity among what an instruction compares, subtracts, reduces to
 // a maximum or exponentiates is a finding. Maxs and Mins may read one, since they put finite numbers in its place.
 template <typename T>
 void RefuseInfinities(const CallSite& site, const Operand<T>& source, const VectorShape& shape)
