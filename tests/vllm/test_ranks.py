@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.serving.engines import TABLE, generated, prompts, wrong_tokens
-from benchmarks.serving.server import serve, settings
+from tests.vllm.server import serve, settings
 
 
 def test_two_ranks_answer_as_one_process(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.serving.engines import totals
-from benchmarks.serving.schedules import ENGINES, Variant, draw_schedule, run_schedule
+from tests.vllm.schedules import ENGINES, Variant, draw_schedule, run_schedule
 
 SCHEDULES = 6
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.serving.engines import TABLE, generated, prompts, wrong_tokens
-from benchmarks.serving.schedules import undisturbed, wrong_in
-from benchmarks.serving.server import Server, metric, serve, settings
 from tests.markdown import ROOT, commands
+from tests.vllm.schedules import undisturbed, wrong_in
+from tests.vllm.server import Server, metric, serve, settings
 
 CLIENTS = 16
 NEW_TOKENS = 16

@@ -21,8 +21,8 @@ from benchmarks.serving.engines import (
     totals,
     wrong_tokens,
 )
-from benchmarks.serving.schedules import ENGINES, draw_schedule, run_schedule
-from benchmarks.serving.server import metric, serve, settings
+from tests.vllm.schedules import ENGINES, draw_schedule, run_schedule
+from tests.vllm.server import metric, serve, settings
 from toptheta_npu.assets import TINY_LLAMA
 
 DRAFT_MODEL = {"method": "draft_model", "model": str(TINY_LLAMA), "num_speculative_tokens": 3}

@@ -140,11 +140,6 @@ class Step:
         counts: np.ndarray = starts[several + 1] - starts[several]
         return counts
 
-    @property
-    def dense_starts(self) -> Tensor:
-        """The first token of each sequence in ``several`` among ``dense_tokens``, and their number: int32 [P+1]."""
-        return torch.from_numpy(np.concatenate([[0], self.counts.cumsum()]).astype(np.int32))
-
     def ranges(self) -> Iterator[tuple[int, int, int]]:
         """Yield of every sequence in ``several`` its index, its first token and the token after its last."""
         starts = self.query_start_loc.tolist()
