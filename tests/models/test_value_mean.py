@@ -15,7 +15,7 @@ from transformers import StaticCache
 from tests.models.tiny import CACHES, K, left_padded, model_of, new_cache, new_model, table_of, tokens
 from toptheta_npu.models import sparsify
 from toptheta_npu.models.caches import value_mean
-from toptheta_npu.models.caches.rows import Rows
+from toptheta_npu.models.caches.visible_keys import Rows
 from toptheta_npu.models.sparse import threshold_rule
 
 pytestmark = pytest.mark.usefixtures("no_grad")

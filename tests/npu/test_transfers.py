@@ -18,7 +18,7 @@ from tests.models.tiny import new_model, tokens
 from toptheta_npu import incremental_attention
 from toptheta_npu.context_parallel import context_parallel_attention
 from toptheta_npu.models import calibrate, calibrate_discarded_mass, sparsify
-from toptheta_npu.models.calibration import rows
+from toptheta_npu.models.calibration import sequence_rows
 from toptheta_npu.models.calibration.kept_rows import count_kept
 from toptheta_npu.thresholds import ThresholdTable
 
@@ -55,7 +55,7 @@ class Transfers(TorchDispatchMode):
 def model(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> PreTrainedModel:
     """A model whose chosen rows are looked at in one block a layer, or in some dozens."""
     if request.param == "many blocks":
-        monkeypatch.setattr(rows, "_SCORES_ON_DEVICE", 2**11)
+        monkeypatch.setattr(sequence_rows, "_SCORES_ON_DEVICE", 2**11)
     return new_model("llama").float().eval()
 
 

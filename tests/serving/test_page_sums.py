@@ -14,8 +14,8 @@ from torch import Tensor
 from tests.serving.paged_engine import FORMS, HEAD_DIM, HEADS, PagedEngine, Sequence, empty_cache, running
 from tests.tiers import product
 from toptheta_npu import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
-from toptheta_npu.models.caches.rows import Rows
 from toptheta_npu.models.caches.value_mean import value_mean_without_cache
+from toptheta_npu.models.caches.visible_keys import Rows
 from toptheta_npu.vllm import page_sums
 from toptheta_npu.vllm.page_sums import NewRows, PageSums
 

@@ -1,7 +1,6 @@
 """Context parallelism: decode attention over one long sequence whose keys and values lie on several ranks.
 
-Every rank runs the operator over its own keys, and one all-gather per layer merges the results. (A calibration that is
-spread over ranks is another matter: `toptheta_npu.models.calibrate_distributed`.)
+Every rank runs the operator over its own keys, and one all-gather per layer merges the results.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from . import registration  # noqa: F401 (what the functions below call)
 from .decode import incremental_attention, incremental_attention_partial, incremental_attention_with_stats
 from .partials import merge_partials
 from .prefill import prefill_attention
-from .rows import row_lengths
+from .row_lengths import row_lengths
 
 __all__ = [
     "SCHEMAS",

@@ -14,7 +14,7 @@ from .at_k import ThresholdExtrapolationWarning, ThresholdsAtK
 from .grid import ThresholdGrid
 from .kinds import MAX_LENGTH, LookupForm
 from .knots import Integers
-from .rows import Rows, Source
+from .row_thresholds import Rows, Source
 from .targets import Target
 
 # One threshold per row length, layer and head; 32 x 32 heads and 128 Ki tokens take 0.5 GiB.

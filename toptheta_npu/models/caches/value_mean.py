@@ -19,7 +19,7 @@ from ..._value_checks import host_can_read
 from ...errors import TopThetaNotImplementedError, TopThetaTypeError
 from ...fallback.antiquant import dequantise
 from .int8 import Int8Layer
-from .rows import Rows
+from .visible_keys import Rows
 
 STATE = "_toptheta_value_mean"
 #: V rows of a sequence that a CPU converts to float32 at once; more would not stay in its caches.

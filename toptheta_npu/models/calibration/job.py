@@ -32,7 +32,7 @@ from ..hook.architecture import num_heads, num_layers, sliding_layers, window_in
 from ..hook.attach import check_model, check_switches
 from ..hook.attention import AttentionCall
 from .observe import Attend, observe_model
-from .rows import TopK
+from .sequence_rows import TopK
 from .texts import Sequences, checked_texts
 
 Progress = Callable[[int], None]

@@ -16,7 +16,7 @@ from ...calibration.row_statistics import take_rows
 from ...errors import TopThetaValueError
 from ..hook.attach import attached
 from ..hook.attention import AttentionCall, Rule
-from .rows import BlockThreads, RowsOnDevice, SequenceRows, TopK, keep_largest
+from .sequence_rows import BlockThreads, RowsOnDevice, SequenceRows, TopK, keep_largest
 
 #: What a layer passes on: [B, Hq, Q, D].
 Attend = Callable[[AttentionCall], Tensor]

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ...errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError, shown
-from ..caches.rows import ForwardRows
+from ..caches.visible_keys import ForwardRows
 from .architecture import attention_modules, check_attention, sliding_layers, text_config
 from .attention import STATE, AttentionCall, LayerState, Rule, register
 from .borrowing import patch_name, patch_state, sparse_class

@@ -21,8 +21,8 @@ from transformers.masking_utils import sdpa_mask
 
 from ...errors import TopThetaNotImplementedError, TopThetaValueError
 from ...ops import incremental_attention
-from ..caches.rows import ForwardRows, Rows
 from ..caches.value_mean import CachedLayer, cache_among, look_at_cache, value_mean_without_cache
+from ..caches.visible_keys import ForwardRows, Rows
 
 NAME = "toptheta"
 STATE = "_toptheta_state"

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from ..caches.growing import GrowingCache
-from ..caches.rows import ForwardRows
+from ..caches.visible_keys import ForwardRows
 from .borrowing import disguised, patch_class
 
 _CACHE = "past_key_values"

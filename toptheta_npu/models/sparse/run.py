@@ -9,7 +9,7 @@ from ...errors import TopThetaCombinationError, TopThetaValueError
 from ...thresholds.lookup import Lookup
 from ...thresholds.targets import Target
 from ...thresholds.uniform import UniformLookup
-from ..caches.rows import ForwardRows
+from ..caches.visible_keys import ForwardRows
 from .device_thresholds import DeviceThresholds
 from .statistics import Recorder, Recording
 

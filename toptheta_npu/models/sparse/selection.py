@@ -1,4 +1,4 @@
-"""Any other selection rule in the same harness: top-k, windows, random choice, BLASST."""
+"""Any other selection rule in the same harness, such as Top-k or the most recent keys."""
 
 from __future__ import annotations
 

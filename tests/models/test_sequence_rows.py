@@ -21,8 +21,8 @@ from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.evaluation.methods.top_k import select_top_k as top_k
 from toptheta_npu.fallback.prefill import row_chunks, select_and_attend
 from toptheta_npu.models import calibrate
-from toptheta_npu.models.calibration import rows as calibration_rows
-from toptheta_npu.models.calibration.rows import BlockThreads, SequenceRows, keep_largest
+from toptheta_npu.models.calibration import sequence_rows
+from toptheta_npu.models.calibration.sequence_rows import BlockThreads, SequenceRows, keep_largest
 from toptheta_npu.thresholds import ThresholdTable
 
 TEXTS = tokens(3, 60, seed=1)
@@ -81,7 +81,7 @@ def test_ties_are_kept_up_to_k(row: list[float], k: int) -> None:
 
 
 def test_blocks_hold_every_row_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calibration_rows, "_SCORES_PER_BLOCK", 4 * 40 * 6)
+    monkeypatch.setattr(sequence_rows, "_SCORES_PER_BLOCK", 4 * 40 * 6)
     blocks = SequenceRows(call_of()).blocks(torch.arange(40))
     assert [len(block) for block in blocks] == [6] * 6 + [4]
     assert torch.equal(torch.cat(blocks), torch.arange(40))
@@ -102,7 +102,7 @@ def test_blocks_hold_every_row_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_file_is_the_same_on_any_number_of_threads(
     options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calibration_rows, "_SCORES_PER_BLOCK", 4 * 60 * 5)
+    monkeypatch.setattr(sequence_rows, "_SCORES_PER_BLOCK", 4 * 60 * 5)
     files = []
     for threads in (1, 2, 3):
         torch.set_num_threads(threads)

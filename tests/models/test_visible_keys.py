@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from toptheta_npu.errors import TopThetaNotImplementedError
-from toptheta_npu.models.caches.rows import ForwardRows, decode_rows, prefill_rows
+from toptheta_npu.models.caches.visible_keys import ForwardRows, decode_rows, prefill_rows
 
 
 def tensors(batch: int, rows: int, capacity: int) -> tuple[torch.Tensor, torch.Tensor]:
