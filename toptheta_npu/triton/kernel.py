@@ -13,134 +13,28 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-LOG2E = tl.constexpr(1.4426950408889634)
-LN2 = tl.constexpr(0.6931471805599453)
-NEG_INF = tl.constexpr(float("-inf"))
+from .kernel_parts import (
+    LN2,
+    LOG2E,
+    NEG_INF,
+    add_sink,
+    dot_product,
+    load_query,
+    load_rows,
+    locate,
+    number_rows,
+    own_splits,
+    rescale,
+    scores_of,
+    split_row,
+    times_scales,
+    visible_keys,
+)
+
 POST = tl.constexpr(1)
 #: Where a row has no largest score.
 NOWHERE = tl.constexpr(0x7FFFFFFF)
-#: A split has at least SPLIT_KEYS keys, and a row up to SPLITS of them; one with more than LONG keys LONG_SPLITS.
-SPLIT_KEYS, SPLITS, LONG, LONG_SPLITS = (tl.constexpr(number) for number in (512, 32, 65536, 64))
 NO_SDC, EXACT, EXP_THRESHOLD, OFFLINE = (tl.constexpr(number) for number in range(4))
-
-
-@triton.jit
-def _keys(LENGTHS, STARTS, QUERY_LENGTHS, sequence, token, capacity, length_b, length_t, TOKENS: tl.constexpr,
-          OF_TOKENS: tl.constexpr):  # fmt: skip
-    """Count the keys that each row of a token sees. Return also the first valid one, and the most of any token."""
-    start = 0
-    if STARTS is not None:
-        start = tl.minimum(tl.maximum(tl.load(STARTS + sequence).to(tl.int32), 0), capacity)
-    room = capacity - start
-    if OF_TOKENS:  # of parts: each token is told
-        n = tl.load(LENGTHS + sequence * length_b + token * length_t, mask=token < TOKENS, other=0).to(tl.int32)
-        n = tl.minimum(tl.maximum(n, 0), room)
-        return n, start, tl.max(n, axis=0)
-    most = room
-    if LENGTHS is not None:
-        most = tl.minimum(tl.maximum(tl.load(LENGTHS + sequence * length_b).to(tl.int32), 0), room)
-    real = tl.minimum(most, TOKENS)
-    if QUERY_LENGTHS is not None:
-        real = tl.minimum(tl.maximum(tl.load(QUERY_LENGTHS + sequence).to(tl.int32), 0), real)
-    n = tl.where(token < real, most - real + 1 + token, 0)
-    return n, start, tl.where(real > 0, most, 0)
-
-
-@triton.jit
-def _splits(most, BLOCK: tl.constexpr):
-    """Divide a row into splits by its length alone, so that it gives the same bits in every batch.
-
-    Return how many there are, and the keys of each, a multiple of BLOCK; `plan.largest_splits` bounds both.
-    """
-    wanted = tl.minimum(tl.cdiv(most, SPLIT_KEYS), tl.where(most > LONG, LONG_SPLITS, SPLITS))
-    keys = tl.maximum(tl.cdiv(tl.cdiv(most, BLOCK), tl.maximum(wanted, 1)), 1) * BLOCK
-    return tl.cdiv(most, keys), keys
-
-
-@triton.jit
-def _own(splits):
-    """Give a program its splits: the first one, and the one after the last."""
-    each = tl.cdiv(splits, tl.num_programs(0))
-    first = tl.program_id(0) * each
-    return first, tl.minimum(first + each, splits)
-
-
-@triton.jit
-def _place(TABLE, sequence, position, inside, table_b, blocks, PAGE: tl.constexpr):
-    """Find the block (or sequence) that holds cache rows, and their place in it."""
-    if PAGE > 0:
-        block = tl.load(TABLE + sequence * table_b + position // PAGE, mask=inside, other=0)
-        return tl.minimum(tl.maximum(block, 0), blocks - 1).to(tl.int64), (position % PAGE).to(tl.int64)
-    else:
-        return position.to(tl.int64) * 0 + sequence, position.to(tl.int64)
-
-
-@triton.jit
-def _tile(ROWS, SCALE, block, row, head, element, wanted, filled, rows_b, rows_h, rows_n, rows_d, scale_h, scale_d,
-          DTYPE: tl.constexpr, BY_CHANNEL: tl.constexpr):  # fmt: skip
-    """Load cache rows [keys, D]: those that are wanted, others are 0.
-
-    int8 rows come in DTYPE, which holds their numbers exactly; with scales of channels, multiplied by them, in float32.
-    """
-    at = block * rows_b + head.to(tl.int64) * rows_h + row * rows_n
-    tile = tl.load(ROWS + at[:, None] + element[None, :] * rows_d, mask=wanted[:, None] & filled[None, :], other=0.0)
-    if SCALE is not None:
-        if BY_CHANNEL:
-            scale = tl.load(SCALE + head * scale_h + element * scale_d, mask=filled, other=0.0)
-            tile = tile.to(tl.float32) * scale.to(tl.float32)[None, :]
-        else:
-            tile = tile.to(tl.float32).to(DTYPE)  # the interpreter knows no way from int8 to bfloat16
-    return tile
-
-
-@triton.jit
-def _times_scales(x, SCALE, block, row, head, wanted, scale_b, scale_h, scale_n, BY_CHANNEL: tl.constexpr):
-    """Multiply what there is of keys, [.., keys], by the scales of int8 rows that have one each."""
-    BY_KEY: tl.constexpr = SCALE is not None and not BY_CHANNEL
-    if BY_KEY:
-        scale = tl.load(SCALE + block * scale_b + head * scale_h + row * scale_n, mask=wanted, other=0.0)
-        x = x * scale.to(tl.float32)[None, :]
-    return x
-
-
-@triton.jit
-def _query(QUERY, sequence, head, token, element, real, filled, query_b, query_h, query_t, query_d):
-    """Load the query rows of a block, [R, D]."""
-    at = QUERY + sequence.to(tl.int64) * query_b + head[:, None] * query_h + token[:, None] * query_t
-    return tl.load(at + element[None, :] * query_d, mask=real[:, None] & filled[None, :], other=0.0)
-
-
-@triton.jit
-def _dot(x, y, PRECISION: tl.constexpr, WIDE: tl.constexpr):
-    """Multiply in float32 sums. WIDE is for the interpreter, whose product takes no bfloat16."""
-    if WIDE:
-        return tl.dot(x.to(tl.float32), y.to(tl.float32), input_precision="ieee")
-    else:
-        return tl.dot(x, y, input_precision=PRECISION)
-
-
-@triton.jit
-def _scores(query, key, scale, PRECISION: tl.constexpr, WIDE: tl.constexpr):
-    """Compute a = scale q·k [R, keys]."""
-    return _dot(query.to(key.dtype), tl.trans(key), PRECISION, WIDE) * scale
-
-
-@triton.jit
-def _rescale(maximum, largest):
-    """Raise the running maximum m to the largest new score. Return it, one to subtract, and the factor of old sums."""
-    new = tl.maximum(maximum, largest)
-    finite = tl.where(new == NEG_INF, 0.0, new)
-    return new, finite, tl.exp2((maximum - finite) * LOG2E)
-
-
-@triton.jit
-def _row_numbers(block, HEADS: tl.constexpr, TOKENS: tl.constexpr, GROUP: tl.constexpr, TOKENS_PAD: tl.constexpr,
-                 ROWS_PAD: tl.constexpr):  # fmt: skip
-    """Number a block's rows: r, their query heads in the group, tokens, and which there are."""
-    padded = tl.arange(0, ROWS_PAD)
-    in_block, token = padded // TOKENS_PAD, padded % TOKENS_PAD
-    head = block * HEADS + in_block
-    return in_block * TOKENS + token, head, token, (in_block < HEADS) & (head < GROUP) & (token < TOKENS)
 
 
 @triton.jit
@@ -155,17 +49,17 @@ def score(QUERY, KEY, KEY_SCALE, LENGTHS, STARTS, QUERY_LENGTHS, TABLE, STORED, 
     """Store the scores of a split's keys [.., rows, capacity], their largest and the sum of exp(a - largest)."""
     kv_head, batch_block = tl.program_id(1), tl.program_id(2)
     sequence, block = batch_block // HEAD_BLOCKS, batch_block % HEAD_BLOCKS
-    r, head, token, real = _row_numbers(block, HEADS, TOKENS, GROUP, TOKENS_PAD, ROWS_PAD)
-    n, start, most = _keys(LENGTHS, STARTS, QUERY_LENGTHS, sequence, token, capacity, length_b, length_t, TOKENS,
-                            OF_TOKENS)  # fmt: skip
+    r, head, token, real = number_rows(block, HEADS, TOKENS, GROUP, TOKENS_PAD, ROWS_PAD)
+    n, start, most = visible_keys(LENGTHS, STARTS, QUERY_LENGTHS, sequence, token, capacity, length_b, length_t,
+                                  TOKENS, OF_TOKENS)  # fmt: skip
     n = tl.where(real, n, 0)
-    splits, keys = _splits(most, BLOCK)
-    first_split, last_split = _own(splits)
+    splits, keys = split_row(most, BLOCK)
+    first_split, last_split = own_splits(splits)
     if first_split < last_split:
         element = tl.arange(0, D_PAD)
         filled = element < D
-        query = _query(QUERY, sequence, kv_head * GROUP + head, token, element, real, filled,
-                       query_b, query_h, query_t, query_d)  # fmt: skip
+        query = load_query(QUERY, sequence, kv_head * GROUP + head, token, element, real, filled, query_b, query_h,
+                           query_t, query_d)  # fmt: skip
         unit = (sequence * KV_HEADS + kv_head) * HEAD_BLOCKS + block
         stored = STORED + (unit.to(tl.int64) * (HEADS * TOKENS) + r) * capacity
         for split in range(first_split, last_split):
@@ -174,14 +68,14 @@ def score(QUERY, KEY, KEY_SCALE, LENGTHS, STARTS, QUERY_LENGTHS, TABLE, STORED, 
             for at in tl.range(split * keys, end_key, BLOCK, num_stages=STAGES):
                 position = at + tl.arange(0, BLOCK)
                 inside = position < end_key
-                place, row = _place(TABLE, sequence, start + position, inside, table_b, blocks, PAGE)
-                key = _tile(KEY, KEY_SCALE, place, row, kv_head, element, inside, filled, key_b, key_h, key_n, key_d,
-                            key_scale_h, key_scale_d, QUERY.dtype.element_ty, KEY_BY_CHANNEL)  # fmt: skip
-                a = _times_scales(_scores(query, key, scale, PRECISION, WIDE), KEY_SCALE, place, row, kv_head, inside,
-                                  key_scale_b, key_scale_h, key_scale_n, KEY_BY_CHANNEL)  # fmt: skip
+                place, row = locate(TABLE, sequence, start + position, inside, table_b, blocks, PAGE)
+                key = load_rows(KEY, KEY_SCALE, place, row, kv_head, element, inside, filled, key_b, key_h, key_n,
+                                key_d, key_scale_h, key_scale_d, QUERY.dtype.element_ty, KEY_BY_CHANNEL)  # fmt: skip
+                a = times_scales(scores_of(query, key, scale, PRECISION, WIDE), KEY_SCALE, place, row, kv_head, inside,
+                                 key_scale_b, key_scale_h, key_scale_n, KEY_BY_CHANNEL)  # fmt: skip
                 a = tl.where(position[None, :] < n[:, None], a, NEG_INF)
                 tl.store(stored[:, None] + position[None, :], a, mask=real[:, None] & inside[None, :])
-                maximum, finite, factor = _rescale(maximum, tl.max(a, axis=1))
+                maximum, finite, factor = rescale(maximum, tl.max(a, axis=1))
                 mass = mass * factor[:, None] + tl.exp2((a - finite[:, None]) * LOG2E)
             of_split = (unit * SPLITS_PAD + split) * (HEADS * TOKENS) + r
             tl.store(MAXIMUM + of_split, maximum, mask=real)
@@ -198,15 +92,7 @@ def _row_lse(MAXIMUM, MASS, first, splits, sink, r, real, ROWS: tl.constexpr, SP
     finite = tl.where(largest == NEG_INF, 0.0, largest)
     masses = tl.load(MASS + of_split, mask=there, other=0.0)
     mass = tl.sum(masses * tl.exp2((maxima - finite[None, :]) * LOG2E), axis=0)
-    return _add_sink(largest + tl.log2(mass) * LN2, sink)
-
-
-@triton.jit
-def _add_sink(lse, sink):
-    """Add the sink's logit to LSEs; rows without keys stay at -inf."""
-    larger, smaller = tl.maximum(lse, sink), tl.minimum(lse, sink)
-    both = larger + tl.log2(1.0 + tl.exp2((smaller - larger) * LOG2E)) * LN2
-    return tl.where((sink == NEG_INF) | (lse == NEG_INF) | (lse != lse), lse, both)
+    return add_sink(largest + tl.log2(mass) * LN2, sink)
 
 
 @triton.jit
@@ -237,12 +123,12 @@ def attend(QUERY, KEY, VALUE, KEY_SCALE, VALUE_SCALE, THRESHOLD, LENGTHS, STARTS
     """
     kv_head, batch_block = tl.program_id(1), tl.program_id(2)
     sequence, block = batch_block // HEAD_BLOCKS, batch_block % HEAD_BLOCKS
-    r, head, token, real = _row_numbers(block, HEADS, TOKENS, GROUP, TOKENS_PAD, ROWS_PAD)
-    n, start, most = _keys(LENGTHS, STARTS, QUERY_LENGTHS, sequence, token, capacity, length_b, length_t, TOKENS,
-                            OF_TOKENS)  # fmt: skip
+    r, head, token, real = number_rows(block, HEADS, TOKENS, GROUP, TOKENS_PAD, ROWS_PAD)
+    n, start, most = visible_keys(LENGTHS, STARTS, QUERY_LENGTHS, sequence, token, capacity, length_b, length_t,
+                                  TOKENS, OF_TOKENS)  # fmt: skip
     n = tl.where(real, n, 0)
-    splits, keys = _splits(most, BLOCK)
-    first_split, last_split = _own(splits)
+    splits, keys = split_row(most, BLOCK)
+    first_split, last_split = own_splits(splits)
     unit = (sequence * KV_HEADS + kv_head) * HEAD_BLOCKS + block
     program = unit * tl.num_programs(0) + tl.program_id(0)
     value_rows = 0
@@ -273,17 +159,19 @@ def attend(QUERY, KEY, VALUE, KEY_SCALE, VALUE_SCALE, THRESHOLD, LENGTHS, STARTS
             largest_at = tl.full([ROWS_PAD], NOWHERE, tl.int32)
             found = 0
             if STORED is None:  # here, to hold no registers while V is read
-                query = _query(QUERY, sequence, head, token, element, real, filled, query_b, query_h, query_t, query_d)
+                query = load_query(QUERY, sequence, head, token, element, real, filled, query_b, query_h, query_t,
+                                   query_d)  # fmt: skip
             end_key = tl.minimum((split + 1) * keys, most)
             for at in tl.range(split * keys, end_key, BLOCK, num_stages=STAGES):
                 position = at + tl.arange(0, BLOCK)
                 inside = position < end_key
                 if STORED is None:
-                    place, row = _place(TABLE, sequence, start + position, inside, table_b, blocks, PAGE)
-                    key = _tile(KEY, KEY_SCALE, place, row, kv_head, element, inside, filled, key_b, key_h, key_n,
-                                key_d, key_scale_h, key_scale_d, QUERY.dtype.element_ty, KEY_BY_CHANNEL)  # fmt: skip
-                    a = _times_scales(_scores(query, key, scale, PRECISION, WIDE), KEY_SCALE, place, row, kv_head,
-                                      inside, key_scale_b, key_scale_h, key_scale_n, KEY_BY_CHANNEL)  # fmt: skip
+                    place, row = locate(TABLE, sequence, start + position, inside, table_b, blocks, PAGE)
+                    key = load_rows(KEY, KEY_SCALE, place, row, kv_head, element, inside, filled, key_b, key_h, key_n,
+                                    key_d, key_scale_h, key_scale_d, QUERY.dtype.element_ty,
+                                    KEY_BY_CHANNEL)  # fmt: skip
+                    a = times_scales(scores_of(query, key, scale, PRECISION, WIDE), KEY_SCALE, place, row, kv_head,
+                                     inside, key_scale_b, key_scale_h, key_scale_n, KEY_BY_CHANNEL)  # fmt: skip
                     a = tl.where(position[None, :] < n[:, None], a, NEG_INF)
                 else:
                     a = tl.load(
@@ -304,7 +192,7 @@ def attend(QUERY, KEY, VALUE, KEY_SCALE, VALUE_SCALE, THRESHOLD, LENGTHS, STARTS
                         position = position * 2 + needed
                     here = tl.min(tl.where(a == largest[:, None], position[None, :], NOWHERE), axis=1)
                     largest_at = tl.where(risen, here, largest_at)
-                maximum, finite, factor = _rescale(maximum, largest)
+                maximum, finite, factor = rescale(maximum, largest)
                 exponential = tl.exp2((a - finite[:, None]) * LOG2E)
                 discarded_mass = discarded_mass * factor[:, None] + tl.where(keep, 0.0, exponential)
             value_rows += found
@@ -317,10 +205,10 @@ def attend(QUERY, KEY, VALUE, KEY_SCALE, VALUE_SCALE, THRESHOLD, LENGTHS, STARTS
                 index = at + tl.arange(0, VALUE_BLOCK)
                 inside = index < found
                 position = tl.load(listed + index, mask=inside, other=0)
-                place, row = _place(TABLE, sequence, start + position, inside, table_b, blocks, PAGE)
-                value = _tile(VALUE, VALUE_SCALE, place, row, kv_head, element, inside, filled, value_b, value_h,
-                              value_n, value_d, value_scale_h, value_scale_d, QUERY.dtype.element_ty,
-                              VALUE_BY_CHANNEL)  # fmt: skip
+                place, row = locate(TABLE, sequence, start + position, inside, table_b, blocks, PAGE)
+                value = load_rows(VALUE, VALUE_SCALE, place, row, kv_head, element, inside, filled, value_b, value_h,
+                                  value_n, value_d, value_scale_h, value_scale_d, QUERY.dtype.element_ty,
+                                  VALUE_BY_CHANNEL)  # fmt: skip
                 a = tl.load(
                     listed_scores[:, None] + index[None, :], mask=real[:, None] & inside[None, :], other=NEG_INF
                 )
@@ -328,9 +216,9 @@ def attend(QUERY, KEY, VALUE, KEY_SCALE, VALUE_SCALE, THRESHOLD, LENGTHS, STARTS
                 weight = tl.where(keep, tl.exp2((a - finite[:, None]) * LOG2E), 0.0)
                 kept_mass += tl.sum(weight, axis=1)
                 kept += tl.sum(keep.to(tl.int32), axis=1)
-                weight = _times_scales(weight, VALUE_SCALE, place, row, kv_head, inside, value_scale_b, value_scale_h,
-                                       value_scale_n, VALUE_BY_CHANNEL)  # fmt: skip
-                sums += _dot(weight.to(value.dtype), value, VALUE_PRECISION, WIDE)
+                weight = times_scales(weight, VALUE_SCALE, place, row, kv_head, inside, value_scale_b, value_scale_h,
+                                      value_scale_n, VALUE_BY_CHANNEL)  # fmt: skip
+                sums += dot_product(weight.to(value.dtype), value, VALUE_PRECISION, WIDE)
             of_split = (unit * SPLITS_PAD + split) * (HEADS * TOKENS) + r
             tl.store(SUMS + of_split.to(tl.int64)[:, None] * D_PAD + element[None, :], sums, mask=real[:, None])
             tl.store(MAXIMUM + of_split, maximum, mask=real)
@@ -364,10 +252,10 @@ def join(SUMS, MAXIMUM, KEPT_MASS, DISCARDED_MASS, KEPT, LARGEST_AT, VALUE, VALU
     if in_group < GROUP:
         head = kv_head * GROUP + in_group
         tokens = tl.arange(0, TOKENS_PAD)
-        n, start, most = _keys(LENGTHS, STARTS, QUERY_LENGTHS, sequence, tokens, capacity, length_b, length_t, TOKENS,
-                            OF_TOKENS)  # fmt: skip
+        n, start, most = visible_keys(LENGTHS, STARTS, QUERY_LENGTHS, sequence, tokens, capacity, length_b, length_t,
+                                      TOKENS, OF_TOKENS)  # fmt: skip
         n = tl.sum(tl.where(tokens == token, n, 0), axis=0)
-        splits, _keys_of_split = _splits(most, BLOCK)
+        splits, _keys_of_split = split_row(most, BLOCK)
         s = tl.arange(0, SPLITS_PAD)
         of_split, there = (unit * SPLITS_PAD + s) * (HEADS * TOKENS) + r, s < splits
         maxima = tl.load(MAXIMUM + of_split, mask=there, other=NEG_INF)
@@ -394,11 +282,11 @@ def join(SUMS, MAXIMUM, KEPT_MASS, DISCARDED_MASS, KEPT, LARGEST_AT, VALUE, VALU
                 at = at // 2
             position = start + at + tl.zeros([1], tl.int32)
             yes = tl.full([1], 1, tl.int1)
-            place, row = _place(TABLE, sequence, position, yes, table_b, blocks, PAGE)
-            value = _tile(VALUE, VALUE_SCALE, place, row, kv_head, element, yes, filled, value_b, value_h, value_n,
-                          value_d, value_scale_h, value_scale_d, tl.float32, VALUE_BY_CHANNEL)  # fmt: skip
-            weight = _times_scales(tl.full([1, 1], 1.0, tl.float32), VALUE_SCALE, place, row, kv_head, yes,
-                                   value_scale_b, value_scale_h, value_scale_n, VALUE_BY_CHANNEL)  # fmt: skip
+            place, row = locate(TABLE, sequence, position, yes, table_b, blocks, PAGE)
+            value = load_rows(VALUE, VALUE_SCALE, place, row, kv_head, element, yes, filled, value_b, value_h, value_n,
+                              value_d, value_scale_h, value_scale_d, tl.float32, VALUE_BY_CHANNEL)  # fmt: skip
+            weight = times_scales(tl.full([1, 1], 1.0, tl.float32), VALUE_SCALE, place, row, kv_head, yes,
+                                  value_scale_b, value_scale_h, value_scale_n, VALUE_BY_CHANNEL)  # fmt: skip
             numerator = tl.sum(value.to(tl.float32) * weight, axis=0)
         at_row = (sequence * KV_HEADS * GROUP + head) * TOKENS + token
         at_out = OUT + sequence.to(tl.int64) * out_b + head * out_h + token * out_t + element
@@ -426,7 +314,7 @@ def join(SUMS, MAXIMUM, KEPT_MASS, DISCARDED_MASS, KEPT, LARGEST_AT, VALUE, VALU
             if SINK is not None:
                 sink = tl.load(SINK + head)
                 denominator += tl.where(maximum == NEG_INF, 0.0, tl.exp2((sink - maximum) * LOG2E))
-                lse = _add_sink(lse, sink)
+                lse = add_sink(lse, sink)
             denominator = tl.where(denominator == 0.0, 1.0, denominator)
             out = numerator / denominator
             if VALUE_MEAN is not None:
@@ -450,7 +338,7 @@ def count_value_rows(VALUE_ROWS, STOOD_IN, OUT, GROUP: tl.constexpr, HEADS: tl.c
     count = 0
     p = tl.arange(0, PROGRAMS_PAD)
     for block in range(0, HEAD_BLOCKS):
-        r, _head, _token, real = _row_numbers(block, HEADS, TOKENS, GROUP, TOKENS_PAD, ROWS_PAD)
+        r, _head, _token, real = number_rows(block, HEADS, TOKENS, GROUP, TOKENS_PAD, ROWS_PAD)
         unit = of_head * HEAD_BLOCKS + block
         count += tl.sum(tl.load(VALUE_ROWS + unit * PROGRAMS + p, mask=p < PROGRAMS, other=0), axis=0)
         row = tl.load(STOOD_IN + unit * (HEADS * TOKENS) + r, mask=real, other=-1)

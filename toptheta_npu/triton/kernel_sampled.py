@@ -9,19 +9,19 @@ import triton
 import triton.language as tl
 
 from ..fallback import sampled
-from .kernel import (
+from .kernel_parts import (
     LN2,
     LOG2E,
     NEG_INF,
-    _add_sink,
-    _keys,
-    _place,
-    _query,
-    _rescale,
-    _row_numbers,
-    _scores,
-    _tile,
-    _times_scales,
+    add_sink,
+    load_query,
+    load_rows,
+    locate,
+    number_rows,
+    rescale,
+    scores_of,
+    times_scales,
+    visible_keys,
 )
 
 FIRST, STRIDED, NEWEST = (tl.constexpr(number) for number in (sampled.FIRST, sampled.STRIDED, sampled.NEWEST))
@@ -51,28 +51,28 @@ def sampled_lse(QUERY, KEY, KEY_SCALE, LENGTHS, STARTS, QUERY_LENGTHS, TABLE, SI
     """Write the LSE of the rows of a token, [B, Hq, Sq], as its sample tells it, with the sink."""
     t, kv_head, batch_block = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     sequence, block = batch_block // HEAD_BLOCKS, batch_block % HEAD_BLOCKS
-    _r, head, token, real = _row_numbers(block, HEADS, 1, GROUP, 1, ROWS_PAD)
+    _r, head, token, real = number_rows(block, HEADS, 1, GROUP, 1, ROWS_PAD)
     head += kv_head * GROUP
     token += t
     tokens = tl.arange(0, TOKENS_PAD)
-    seen, start, _most = _keys(LENGTHS, STARTS, QUERY_LENGTHS, sequence, tokens, capacity, length_b, length_t, TOKENS,
-                               OF_TOKENS)  # fmt: skip
+    seen, start, _most = visible_keys(LENGTHS, STARTS, QUERY_LENGTHS, sequence, tokens, capacity, length_b, length_t,
+                                      TOKENS, OF_TOKENS)  # fmt: skip
     n = tl.sum(tl.where(tokens == t, seen, 0), axis=0)
     element = tl.arange(0, D_PAD)
     filled = element < D
-    query = _query(QUERY, sequence, head, token, element, real, filled, query_b, query_h, query_t, query_d)
+    query = load_query(QUERY, sequence, head, token, element, real, filled, query_b, query_h, query_t, query_d)
     maximum, mass = tl.full([ROWS_PAD], NEG_INF, tl.float32), tl.zeros([ROWS_PAD], tl.float32)
     for at in range(0, FIRST + STRIDED + NEWEST, BLOCK):
         position, stands_for, there = _sampled_places(at + tl.arange(0, BLOCK), n)
-        place, row = _place(TABLE, sequence, start + position, there, table_b, blocks, PAGE)
-        key = _tile(KEY, KEY_SCALE, place, row, kv_head, element, there, filled, key_b, key_h, key_n, key_d,
-                    key_scale_h, key_scale_d, QUERY.dtype.element_ty, KEY_BY_CHANNEL)  # fmt: skip
-        a = _times_scales(_scores(query, key, scale, PRECISION, WIDE), KEY_SCALE, place, row, kv_head, there,
-                          key_scale_b, key_scale_h, key_scale_n, KEY_BY_CHANNEL)  # fmt: skip
+        place, row = locate(TABLE, sequence, start + position, there, table_b, blocks, PAGE)
+        key = load_rows(KEY, KEY_SCALE, place, row, kv_head, element, there, filled, key_b, key_h, key_n, key_d,
+                        key_scale_h, key_scale_d, QUERY.dtype.element_ty, KEY_BY_CHANNEL)  # fmt: skip
+        a = times_scales(scores_of(query, key, scale, PRECISION, WIDE), KEY_SCALE, place, row, kv_head, there,
+                         key_scale_b, key_scale_h, key_scale_n, KEY_BY_CHANNEL)  # fmt: skip
         a = tl.where(there[None, :], a, NEG_INF)
-        maximum, finite, factor = _rescale(maximum, tl.max(a, axis=1))
+        maximum, finite, factor = rescale(maximum, tl.max(a, axis=1))
         mass = mass * factor + tl.sum(tl.exp2((a - finite[:, None]) * LOG2E) * stands_for[None, :], axis=1)
     lse = maximum + tl.log2(mass) * LN2
     if SINK is not None:
-        lse = _add_sink(lse, tl.load(SINK + head, mask=real, other=NEG_INF))
+        lse = add_sink(lse, tl.load(SINK + head, mask=real, other=NEG_INF))
     tl.store(LSE + (sequence * KV_HEADS * GROUP + head) * TOKENS + token, lse, mask=real)

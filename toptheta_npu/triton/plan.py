@@ -13,7 +13,7 @@ from .._checks import SDC_MODES
 from ..fallback.antiquant import PER_CHANNEL, scale_rows
 from ..fallback.arguments import Arguments
 from ..fallback.layout import head_block, head_view, query_heads
-from . import kernel
+from . import kernel_parts as parts
 
 SDC = {name: number for number, name in enumerate(SDC_MODES)}
 #: Rows and columns that tl.dot needs.
@@ -129,9 +129,9 @@ def _product(by_channel: bool) -> str:
 
 
 def largest_splits(capacity: int) -> tuple[int, int]:
-    """Bound the number and the keys of the splits of rows with up to ``capacity`` keys: see `kernel._splits`."""
+    """Bound the number and the keys of the splits of rows with up to ``capacity`` keys: see `parts.split_row`."""
     least, splits, long, long_splits = (
-        constant.value for constant in (kernel.SPLIT_KEYS, kernel.SPLITS, kernel.LONG, kernel.LONG_SPLITS)
+        constant.value for constant in (parts.SPLIT_KEYS, parts.SPLITS, parts.LONG, parts.LONG_SPLITS)
     )
     keys = max(least, _keys_of(min(capacity, long), splits))
     if capacity > long:
