@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.models.tiny import model_of, tokens
+from tests.models.tiny import model_of, new_model, tokens
 from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
 from toptheta_npu.models import find_tau, sparsify
 
@@ -39,3 +39,10 @@ def test_what_cannot_be_is_refused() -> None:
         find_tau(model_of(), ids, value_rows="many")  # type: ignore[arg-type]
     with pytest.raises(TopThetaTypeError, match="sequences: expected token ids"):
         find_tau(model_of(), "text", value_rows=5)
+
+
+def test_scores_that_are_no_numbers_are_refused_by_their_layer() -> None:
+    model = new_model("llama")
+    model.model.layers[1].self_attn.k_proj.weight.data[0, 0] = torch.nan
+    with pytest.raises(TopThetaValueError, match="scores of layer 1: expected finite elements or -inf, got NaN"):
+        find_tau(model, tokens(2, 30), value_rows=5)

@@ -15,7 +15,7 @@ from ...fallback.reference import log_sum_exp
 from ..hook.architecture import sliding_layers
 from ..hook.attach import attached, check_model
 from ..hook.attention import AttentionCall
-from .observe import on_device_of
+from .observe import naming_layer, on_device_of
 from .texts import Sequences, checked_texts
 
 #: Bins of a probability: so many for each halving, down to 2 to the power of minus `_HALVINGS`.
@@ -46,7 +46,7 @@ def find_tau(
 
     Raises:
         TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: the model is not supported, a sequence is
-            not tokens, or so many V rows are not read with any tau.
+            not tokens, a layer's scores are no numbers, or so many V rows are not read with any tau.
 
     Example:
         >>> import torch, toptheta_npu.models as models
@@ -69,7 +69,7 @@ def find_tau(
     with attached(model, rule_of), torch.no_grad():
         for tokens in texts:
             model(on_device_of(model, tokens)[None], use_cache=False)
-    counts = [each.counts.double().cpu() for each in seen.values() if each.counts is not None]
+    counts = [_checked(layer, each.counts.cpu()) for layer, each in seen.items() if each.counts is not None]
     rows = sum(each.rows for each in seen.values())
     if not rows:
         raise TopThetaTypeError(
@@ -78,11 +78,20 @@ def find_tau(
     return _tau_of(torch.stack(counts).sum(0) / rows, value_rows)
 
 
+def _checked(layer: int, counts: Tensor) -> Tensor:
+    """Return the counts of a layer, float64, without that of what is no number, or raise if there is any."""
+    with naming_layer(layer):
+        if counts[-1]:
+            raise TopThetaValueError("rows", "finite elements or -inf", "NaN or +inf")
+    return counts[:-1].double()
+
+
 class PeakCounts:
     """Counts, over the last rows of prompts, keys by the largest probability that a query head of a KV head gives them.
 
     Attributes:
-        counts: int64 [bins], on the device of the layer; None before the first prompt.
+        counts: int64 [bins + 1], on the device of the layer, the last of what is no number; None before the first
+            prompt.
         rows: how many rows of KV heads they are of.
     """
 
@@ -97,13 +106,14 @@ class PeakCounts:
         kv_heads, tokens = prompt["key"].shape[1], query.shape[2]
         wanted = torch.arange(max(0, tokens - self._last_rows), tokens, device="cpu")
         if self.counts is None:
-            self.counts = torch.zeros(_PER_HALVING * _HALVINGS, dtype=torch.int64, device=query.device)
+            self.counts = torch.zeros(_PER_HALVING * _HALVINGS + 1, dtype=torch.int64, device=query.device)
         for chunk in row_chunks(query, prompt["key"], scale_value=call.scaling, rows_wanted=wanted,
                                 learnable_sink=call.learnable_sink):  # fmt: skip
             shares = chunk.scores - log_sum_exp(chunk.scores, chunk.learnable_sink).unsqueeze(-1)
             peaks = shares.unflatten(1, (kv_heads, -1)).amax(2).expand(-1, -1, -1, chunk.scores.shape[-1])
             visible = chunk.visible.expand_as(peaks)
-            bins = (peaks * (-_PER_HALVING / math.log(2))).clamp(0, len(self.counts) - 1).long()
+            bins = (peaks * (-_PER_HALVING / math.log(2))).clamp(0, len(self.counts) - 2)
+            bins = bins.masked_fill(peaks.isnan(), len(self.counts) - 1).long()
             self.counts.scatter_add_(0, bins.flatten(), visible.flatten().long())
         self.rows += query.shape[0] * kv_heads * len(wanted)
         return call.dense()
