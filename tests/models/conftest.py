@@ -30,8 +30,6 @@ _OWN_MASKS = ("5.0.0", "the model makes float masks of its own, which are refuse
 _FIXED = ("5.0.0", "the model's attention cannot be chosen, and it is refused")
 #: What an old transformers does otherwise, by test: the last version that was seen to, and what it does.
 _FAULTS = {
-    "test_a_prompt_in_chunks_equals_the_whole_prompt[False]": ("5.0.0", "its chunked prefill finds no cache"),
-    "test_a_prompt_in_chunks_equals_the_whole_prompt[True]": ("5.0.0", "its chunked prefill finds no cache"),
     "test_an_exception_inside_the_attention_restores_the_model_and_leaves_no_trace": (
         "5.0.0", "it leaves its own hooks for output_attentions in a model that raised"
     ),
