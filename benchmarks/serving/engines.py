@@ -126,7 +126,6 @@ def dense_table(folder: Path) -> Path:
         table,
         theta=torch.full_like(table.theta, -torch.inf),
         layer_k=[0] * table.num_layers,
-        bracket=None,
     ).save(path)
     return path
 

@@ -131,7 +131,7 @@ def test_short_rows_and_dense_layers_are_dense_over_the_same_cache() -> None:
     model, table = reference_model()
     theta = table.theta.clone()
     theta[:, [0, 3]] = -torch.inf
-    of_the_others = dataclasses.replace(table, theta=theta, bracket=None)
+    of_the_others = dataclasses.replace(table, theta=theta)
     asked = prompts(700, 390, 300, seed=12)
     check(answers(engine, asked), [generated_by(model, of_the_others, ids, 32, k=64, dense_below=400, int8=True)
                                    for ids in asked])  # fmt: skip
