@@ -6,8 +6,6 @@
 namespace toptheta_ut {
 namespace {
 
-using Change = void (*)(Arguments&);
-
 constexpr auto kFloat16 = ElementType::kFloat16, kBfloat16 = ElementType::kBfloat16, kFloat32 = ElementType::kFloat32;
 constexpr auto kInt8 = ElementType::kInt8, kInt32 = ElementType::kInt32, kInt64 = ElementType::kInt64;
 const Shape kBase;  // BNSD: query [2, 4, 1, 32], key and value [2, 2, 64, 32]
@@ -21,10 +19,8 @@ Shape PagedWith(int64_t pages, int64_t blockSize, int64_t blocks)
     return {2, 2, 2, 32, pages, "BNSD", kFloat16, Cache::kPaged4d, blockSize, blocks};
 }
 
-void Unchanged(Arguments&) {}
 void GiveQuery(Arguments& call, Sizes sizes) { Resize(call, InputIndex::kQuery, std::move(sizes)); }
 void TwoTokens(Arguments& call) { GiveQuery(call, {2, 4, 2, 32}); }
-void PostSoftmax(Arguments& call) { call.placement = "post_softmax"; }
 void GiveQueryLengths(Arguments& call, ElementType type) { Give(call, InputIndex::kActualQueryLengths, type, {2}); }
 
 struct ErrorCase {
@@ -40,9 +36,7 @@ class TopThetaIncrementalAttentionTilingErrors : public testing::TestWithParam<E
 TEST_P(TopThetaIncrementalAttentionTilingErrors, Message)
 {
     const ErrorCase& one = GetParam();
-    Arguments call = MakeCall(one.shape);
-    one.change(call);
-    EXPECT_EQ(Tile(call, one.platform).error.message, one.message);
+    EXPECT_EQ(TileChanged(one.shape, one.change, one.platform).error.message, one.message);
 }
 
 std::string NameOf(const testing::TestParamInfo<ErrorCase>& info) { return info.param.name; }

@@ -8,7 +8,6 @@ namespace {
 
 constexpr uint64_t kMiB = 1ULL << 20;
 constexpr uint64_t kMostScores = 256 * kMiB;
-using Change = void (*)(Arguments&);
 
 Shape WithDtype(Shape shape, ElementType type)
 {
@@ -30,10 +29,8 @@ Shape Paged(Shape shape, Cache cache, int64_t blockSize, int64_t blocks = 9)
     return shape;
 }
 
-void Unchanged(Arguments&) {}
 void Lengths(Arguments& call) { GiveLengths(call); }
 void Statistics(Arguments& call) { call.withStats = true; }
-void PostSoftmax(Arguments& call) { call.placement = "post_softmax"; }
 
 struct KeyCase {
     const char* name;
@@ -49,9 +46,7 @@ class TopThetaIncrementalAttentionTilingKey : public testing::TestWithParam<KeyC
 TEST_P(TopThetaIncrementalAttentionTilingKey, Key)
 {
     const KeyCase& one = GetParam();
-    Arguments call = MakeCall(one.shape);
-    one.change(call);
-    const Result result = Tile(call, one.platform);
+    const Result result = TileChanged(one.shape, one.change, one.platform);
     EXPECT_EQ(result.error.message, "");
     EXPECT_EQ(result.tiling.key, one.key);
     EXPECT_EQ(result.tiling.scheduleMode, one.key % 10 == TOPTHETA_KEY_SPLIT ? 1U : 0U) << "all blocks at once";
@@ -90,9 +85,7 @@ class TopThetaIncrementalAttentionTilingCube : public testing::TestWithParam<Key
 TEST_P(TopThetaIncrementalAttentionTilingCube, Key)
 {
     const KeyCase& one = GetParam();
-    Arguments call = MakeCall(one.shape);
-    one.change(call);
-    const Result result = Tile(call, one.platform);
+    const Result result = TileChanged(one.shape, one.change, one.platform);
     EXPECT_EQ(result.error.message, "");
     EXPECT_EQ(result.tiling.key, one.key);
     EXPECT_EQ(result.tiling.blockDim * 2, result.tiling.data.call.cores) << "a cube core for two vector cores";
@@ -146,10 +139,8 @@ TEST(TopThetaIncrementalAttentionTiling, CachesThatDoNotFitTheL2GoPastIt)
          false},
     };
     for (const L2Case& one : cases) {
-        Arguments call = MakeCall(one.shape);
-        one.change(call);
         const Platform platform = {48, 24, 192 * 1024, one.l2Bytes, kSystemBytes};
-        EXPECT_EQ(Tile(call, platform).tiling.data.call.pastL2, one.past ? 1 : 0) << one.what;
+        EXPECT_EQ(TileChanged(one.shape, one.change, platform).tiling.data.call.pastL2, one.past ? 1 : 0) << one.what;
     }
 }
 

@@ -144,4 +144,17 @@ inline Result Tile(Arguments call, const Platform& platform = kAtlasA2)
     return result;
 }
 
+// What a case of a table does to the call of its shape.
+using Change = void (*)(Arguments&);
+
+inline void Unchanged(Arguments&) {}
+inline void PostSoftmax(Arguments& call) { call.placement = "post_softmax"; }
+
+inline Result TileChanged(const Shape& shape, Change change, const Platform& platform = kAtlasA2)
+{
+    Arguments call = MakeCall(shape);
+    change(call);
+    return Tile(call, platform);
+}
+
 }  // namespace toptheta_ut

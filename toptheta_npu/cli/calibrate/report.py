@@ -151,7 +151,7 @@ def show(console: Console, table: ThresholdTable, kept: list[Kept], windows: int
     by_layer = {layer: entries for layer, entries in by_layer.items() if any(entry.rows for entry in entries)}
     rows = []
     for layer, entries in by_layer.items():
-        same = printing.covered(ks, table.layer_k[layer])
+        same = _covered(ks, table.layer_k[layer])
         cells = [(f"as k={same[entry.k]}", "") if entry.k in same else _cells(entry) for entry in entries]
         rows.append(
             [f"{layer}{'*' if table.layer_k[layer] > ks[0] else ''}", *(cell for pair in cells for cell in pair)]
@@ -293,3 +293,14 @@ def shard_conclusion(options: Options, shard: Shard) -> list[str]:
         f"{shard_file(options.output, shard)}: shard {shard.index} of {shard.count} is done.",
         f"Next, when all {shard.count} are there: toptheta merge {output}.shard-*-of-{shard.count} -o {output}",
     ]
+
+
+def _covered(ks: Sequence[int], least: int) -> dict[int, int]:
+    """Map the k that keep the same because of a layer's least k to the largest of them; leave that one out.
+
+    Example:
+        >>> _covered([64, 128, 256], 128), _covered([64, 128, 256], 0)
+        ({64: 128}, {})
+    """
+    largest = max((k for k in ks if k <= least), default=0)
+    return {k: largest for k in ks if k < largest}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 
 from rich.console import Console
@@ -17,9 +16,9 @@ _WIDEST = 10_000
 _WITHOUT_TERMINAL = 100
 
 
-def console(quiet: bool = False, width: int | None = None) -> Console:
+def console(width: int | None = None) -> Console:
     """Make a console that leaves lines whole: a terminal wraps long ones itself, and programs want them whole."""
-    return Console(highlight=False, soft_wrap=True, quiet=quiet, width=width)
+    return Console(highlight=False, soft_wrap=True, width=width)
 
 
 def print_table(target: Console, table: Table) -> None:
@@ -35,14 +34,3 @@ def print_table(target: Console, table: Table) -> None:
         target.print(shown, soft_wrap=True)
     if table.caption:
         target.print(escape(table.caption), soft_wrap=False, width=width)
-
-
-def covered(ks: Sequence[int], least: int) -> dict[int, int]:
-    """Map the k that keep the same because of a layer's least k to the largest of them; leave that one out.
-
-    Example:
-        >>> covered([64, 128, 256], 128), covered([64, 128, 256], 0)
-        ({64: 128}, {})
-    """
-    largest = max((k for k in ks if k <= least), default=0)
-    return {k: largest for k in ks if k < largest}

@@ -41,10 +41,10 @@ _MAX_LINES = 20
 class Bars:
     """Progress bars, one after the other, which leave nothing behind. Where there is no terminal, none."""
 
-    def __init__(self, wanted: bool = True) -> None:
+    def __init__(self) -> None:
         console = Console(stderr=True)
         columns = (TextColumn("{task.description}"), BarColumn(), _Done(), TimeElapsedColumn(), _Left())
-        self._bars = Progress(*columns, console=console, transient=True, disable=not (wanted and console.is_terminal))
+        self._bars = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         self._console = console
         self._task: TaskID | None = None
 
