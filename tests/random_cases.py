@@ -21,7 +21,7 @@ _GRANULE_ROWS = 128  # of the split between cores
 #: One large column leaves a cube core few bits of an int8 query for the others; among more rows than these, no gap is
 #: wide enough for a threshold that the rounding does not cross.
 _MAX_ROWS_BESIDE_A_LARGE_COLUMN = 130
-_CPU_BORDERS = (16, 128, 1024)
+_CPU_BORDERS = (16, 128, 512, 1024)
 
 
 @st.composite
