@@ -24,6 +24,8 @@ TEST_EMULATOR = $(MAKE) --no-print-directory -C emulator test PYTHON=$(abspath $
   OPTIONS='-n $(PYTEST_WORKERS)' SELECT='$(1)'
 OLDEST_TRANSFORMERS := build/transformers-oldest
 TRITON := build/triton
+# the oldest that the kernels take, and the newest; they are only compiled by these
+TRITON_VERSIONS := 3.3.1 3.9.0
 OLDEST := build/oldest
 OLDEST_PYTHON ?= python3.10
 OLDEST_SET := 'numpy==1.26.*' 'pyyaml==6.0.*' 'safetensors==0.5.*' 'typer==0.15.*' 'rich==13.*' 'matplotlib==3.9.*' \
@@ -101,10 +103,16 @@ test-triton: $(TRITON)/.ready
 	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(TRITON)/bin/python -m pytest $(QUICKLY) -m 'triton and not full' \
 	  tests/fallback tests/test_operator.py tests/triton
 	OMP_NUM_THREADS=1 $(TRITON)/bin/python -m pytest $(QUICKLY) -m 'not full' tests/triton
+	for version in $(TRITON_VERSIONS); do PYTHONPATH=$(TRITON)/$$version OMP_NUM_THREADS=1 \
+	  $(TRITON)/bin/python -m pytest $(QUICKLY) -k '90 and (ragged or post-bf16 or int8-f32 or sampled-f16)' \
+	  tests/triton/test_compiled.py || exit 1; done
 
 $(TRITON)/.ready: $(READY) tests/triton/packages.txt
-	@echo "Installing Triton into $(TRITON): 200 MB, once; a minute."
+	@echo "Installing Triton into $(TRITON): 600 MB, once; two minutes."
 	$(call OVER_VENV,$(TRITON),tests/triton/packages.txt)
+	for version in $(TRITON_VERSIONS); do \
+	  $(TRITON)/bin/pip install -q --disable-pip-version-check --no-deps --target $(TRITON)/$$version triton==$$version \
+	  || exit 1; done
 	@touch $@
 
 # on a machine with a GPU and a CUDA build of torch: what runs for CUDA tensors, the Triton kernels and the fallback

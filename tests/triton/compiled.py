@@ -38,5 +38,6 @@ def compiling(capability: int) -> Iterator[list[Any]]:
         kernels.append(run(self, *arguments, grid=grid, warmup=True, **options))
         return kernels[-1]
 
-    with mock.patch.object(driver, "_active", _Driver(capability)), mock.patch.object(JITFunction, "run", compile_only):
+    active = "_active" if hasattr(driver, "_active") else "active"  # the latter before Triton 3.5
+    with mock.patch.object(driver, active, _Driver(capability)), mock.patch.object(JITFunction, "run", compile_only):
         yield kernels

@@ -91,6 +91,15 @@ def test_without_triton_the_fallback_runs_and_one_warning_says_why(
     )
 
 
+def test_a_triton_that_is_too_old_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "triton", SimpleNamespace(__version__="3.2.0"))
+    assert torch.equal(run(), torch.ones(1, 2, 1, 16))
+    assert str(CUDA_SELECTOR.failure) == (
+        "triton: expected Triton 3.3 or newer, which comes with torch 2.7, got 3.2.0; "
+        "update torch, or choose toptheta_npu.use_backend('fallback', device='cuda')"
+    )
+
+
 def test_triton_as_chosen_raises_where_it_is_not(absent: None, caplog: pytest.LogCaptureFixture) -> None:
     with toptheta_npu.use_backend("triton"):
         for _ in range(2):

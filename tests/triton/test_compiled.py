@@ -24,7 +24,7 @@ _MORE = ("paged-4d", "d512", "g16-mqa-post", "sink-nothing-g1", "sampled-f32", "
 _FIRST = {"pre_softmax": set(), "post_softmax": {"score"}, "sampled_softmax": {"sampled_lse"}}
 
 
-@pytest.mark.parametrize("capability", [90, pytest.param(80, marks=full)])
+@pytest.mark.parametrize("capability", [90, *(pytest.param(number, marks=full) for number in (80, 100, 120))])
 @pytest.mark.parametrize(
     "case_id",
     [

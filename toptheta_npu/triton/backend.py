@@ -19,6 +19,8 @@ from ..fallback.arguments import Arguments
 _Implementation = Callable[[Arguments], Any]
 #: tl.dot takes bfloat16 from here on.
 _MIN_CAPABILITY = (8, 0)
+#: Older ones put more into shared memory than some GPUs have.
+_MIN_TRITON = (3, 3)
 _logger = logging.getLogger("toptheta_npu")
 
 
@@ -95,10 +97,15 @@ def what_cuda_runs(selector: CudaSelector, *, probe: bool) -> Finding:
 
 def _import_triton() -> ModuleType:
     try:
-        return importlib.import_module("triton")
+        triton = importlib.import_module("triton")
     except Exception as error:  # a broken installation raises what it likes
         remedy = "pip install triton, or choose toptheta_npu.use_backend('fallback', device='cuda')"
         raise TopThetaBackendError("triton", "Triton, which CUDA builds of torch bring", str(error), remedy) from error
+    if tuple(map(int, triton.__version__.split(".")[:2])) < _MIN_TRITON:
+        expected = "Triton {}.{} or newer, which comes with torch 2.7".format(*_MIN_TRITON)
+        remedy = "update torch, or choose toptheta_npu.use_backend('fallback', device='cuda')"
+        raise TopThetaBackendError("triton", expected, triton.__version__, remedy)
+    return triton
 
 
 def _import_operators() -> ModuleType:

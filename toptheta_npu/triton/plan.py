@@ -92,7 +92,7 @@ def make_step(a: Arguments) -> Step:
         "SPLITS_PAD": power_of_2(splits),
     }  # fmt: skip
     tiles = {
-        "BLOCK": _KEYS, "PAGE": key.shape[2] if paged else 0, "WIDE": triton.knobs.runtime.interpret,
+        "BLOCK": _KEYS, "PAGE": key.shape[2] if paged else 0, "WIDE": not isinstance(parts.locate, triton.JITFunction),
         "OF_TOKENS": a.actual_seq_lengths is not None and a.actual_seq_lengths.dim() == 2,
     }  # fmt: skip
     programs = min(splits, max(1, _PROGRAMS * _multiprocessors(query.device) // units))
