@@ -97,13 +97,6 @@ def test_queues_carry_data(entry: str, factor: int) -> None:
     np.testing.assert_array_equal(z, factor * x)
 
 
-def test_a_queue_knows_its_state() -> None:
-    z = np.zeros(7, np.int32)
-    case = BY_NAME["queue_counts"]
-    run_kernel(Kernel(case.source, entry=case.entry), [("x", None, "in"), ("z", z, "out")]).require_clean()
-    assert z.tolist() == [0, 0, 2, 0, 1, 1, 1]
-
-
 @pytest.mark.parametrize("call", ["in.queue.EnQue(a);", "out.EnQue<float>(d);"])
 def test_a_queue_without_its_flag_is_found(call: str) -> None:
     case = BY_NAME["queue_round_trip"]

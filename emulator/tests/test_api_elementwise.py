@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -213,16 +212,6 @@ def test_duplicate_with_gaps() -> None:
     expect(z, lanes(np.float16, 3, 24, 2, 100), np.float16(4))
 
 
-def test_copy_with_gaps() -> None:
-    x, _, z = run_strided("copy_gaps", np.float16, np.float16)
-    expect(z, lanes(np.float16, 1, 8, 3, 40), x[lanes(np.float16, 2, 16, 3, 40)])
-
-
-def test_copy_in_counter_mode_moves_as_many_elements_in_each_repeat() -> None:
-    x, _, z = run_strided("copy_counter", np.float16, np.float16)
-    expect(z, lanes(np.float16, 1, 12, 3, 150), x[lanes(np.float16, 1, 20, 3, 150)])
-
-
 @pytest.mark.parametrize(
     ("entry", "dtype", "block", "repeat", "repeats"),
     [("brcb_float", np.float32, 2, 20, 3), ("brcb_half", np.float16, 1, 8, 2)],
@@ -237,17 +226,3 @@ def test_brcb(entry: str, dtype: type[Any], block: int, repeat: int, repeats: in
 def test_a_count_of_zero_does_nothing() -> None:
     _, _, z = run_strided("nothing_for_a_count_of_zero", np.float32, np.float32)
     np.testing.assert_array_equal(z, np.full(SIZE, -1, np.float32))
-
-
-@pytest.mark.full
-def test_both_compilers_agree() -> None:
-    if shutil.which("clang++") is None:
-        pytest.skip("no clang++")
-    x, y = numbers(np.float16, 9)
-    results: list[Array] = []
-    for compiler in ("g++", "clang++"):
-        z = np.zeros((2, COUNT), np.float32)
-        kernel = Kernel(KERNELS / "api_elementwise.cpp", entry="accumulate_mixed", compiler=compiler)
-        run_kernel(kernel, [("x", x, "in"), ("y", y, "in"), ("z", z, "out")]).require_clean()
-        results.append(z)
-    np.testing.assert_array_equal(results[0].view(np.uint32), results[1].view(np.uint32))

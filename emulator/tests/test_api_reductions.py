@@ -65,12 +65,12 @@ def test_blocks_and_pairs(name: str, dtype: type[Any]) -> None:
     top = {r * 16 + b: lanes(x, 1, starts[r]).reshape(8, -1)[b].max() for r in range(3) for b in range(8)}
     np.testing.assert_array_equal(z[1], filled(top, dtype))
 
-    least: dict[int, Any] = {}
+    part: dict[int, Any] = {}
     for r in range(2):
         blocks = lanes(x, 2, r * 16 * per_block).astype(np.float64)
-        blocks[width - 5 :] = np.inf
-        least |= {r * 8 + b: blocks.reshape(8, -1)[b].min() for b in range(8)}
-    np.testing.assert_array_equal(z[2], filled(least, dtype))
+        blocks[width - 5 :] = -np.inf
+        part |= {r * 8 + b: blocks.reshape(8, -1)[b].max() for b in range(8)}
+    np.testing.assert_array_equal(z[2], filled(part, dtype))
 
     mask = active(0x00FE0000FFFF0103, width)
     masked: dict[int, Any] = {}
@@ -101,11 +101,11 @@ def test_whole_repeats(name: str, dtype: type[Any]) -> None:
         values = repeats[r]
         assert z[2, 2 * r] == values.max()
         assert z[2].view(index_type)[2 * r + 1] == values.argmax()
-        assert z[3].view(index_type)[4 * r] == values.argmin()
-        assert z[3, 4 * r + 1] == values.min()
+        assert z[3].view(index_type)[4 * r] == values.argmax()
+        assert z[3, 4 * r + 1] == values.max()
         assert z[4, r] == values.max()
         chosen = np.flatnonzero(active(0xFF00FF0, width))
-        assert z[5].view(np.uint32)[r] == chosen[values[chosen].argmin()]
+        assert z[5].view(np.uint32)[r] == chosen[values[chosen].argmax()]
     assert (z[2, 6:] == -9).all()
     assert (z[3, [2, 3, 6, 7]] == -9).all()
     assert (z[4, 3:] == -9).all()

@@ -1,4 +1,4 @@
-"""Compare, Select, GatherMask, Gather and index vectors of the host model against numpy, exactly."""
+"""CompareScalar, Select, GatherMask, Gather and index vectors of the host model against numpy, exactly."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Array = npt.NDArray[Any]
 SOURCE = Path(__file__).parent / "kernels" / "api_selection.cpp"
 SIZE = 512
 MODES = (operator.lt, operator.gt, operator.eq, operator.le, operator.ge, operator.ne)
-NAMES: dict[type[Any], str] = {np.float16: "half", np.float32: "float", np.int32: "int32", np.uint16: "uint16"}
+NAMES: dict[type[Any], str] = {np.float16: "half", np.float32: "float"}
 
 
 def run(entry: str, *arguments: Argument, **options: Any) -> KernelRun:
@@ -36,35 +36,31 @@ def numbers(dtype: type[Any], size: int = SIZE) -> tuple[Array, Array]:
     return x, y
 
 
-# ---- Compare ------------------------------------------------------------------------------------------------------
+# ---- CompareScalar ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_compare(dtype: type[Any]) -> None:
-    x, y = numbers(dtype)
-    z = np.zeros((2 * len(MODES), SIZE // 8), np.uint8)
-    run(f"compare_{NAMES[dtype]}", ("x", x, "in"), ("y", y, "in"), ("z", z, "out"))
-    expected = [packed(mode(x, other)) for mode in MODES for other in (y, dtype(1))]
-    np.testing.assert_array_equal(z, np.array(expected))
+    x, _ = numbers(dtype)
+    z = np.zeros((len(MODES), SIZE // 8), np.uint8)
+    run(f"compare_{NAMES[dtype]}", ("x", x, "in"), ("z", z, "out"))
+    np.testing.assert_array_equal(z, np.array([packed(mode(x, dtype(1))) for mode in MODES]))
 
 
 def test_compare_int32_for_equality() -> None:
-    x, y = numbers(np.int32)
+    x, _ = numbers(np.int32)
     z = np.zeros(SIZE // 8, np.uint8)
-    run("compare_int32", ("x", x, "in"), ("y", y, "in"), ("z", z, "out"))
-    np.testing.assert_array_equal(z, packed(x == y))
+    run("compare_int32", ("x", x, "in"), ("z", z, "out"))
+    np.testing.assert_array_equal(z, packed(x == 1))
 
 
 def test_compare_with_repeats_packs_the_results() -> None:
-    x, y = numbers(np.float32)
-    z = np.zeros(40, np.uint8)
-    run("compare_repeats", ("x", x, "in"), ("y", y, "in"), ("z", z, "out"))
+    x, _ = numbers(np.float32)
+    z = np.zeros(16, np.uint8)
+    run("compare_repeats", ("x", x, "in"), ("z", z, "out"))
     lane = np.arange(64)
-    left = np.arange(3)[:, None] * 128 + lane
-    right = np.arange(3)[:, None] * 8 + lane % 8
     strided = np.arange(2)[:, None] * 64 + lane // 8 * 16 + lane % 8
-    expected = np.concatenate([packed(x[left] < y[right]).ravel(), packed(x[strided] > 1).ravel()])
-    np.testing.assert_array_equal(z, expected)
+    np.testing.assert_array_equal(z, packed(x[strided] > 1).ravel())
 
 
 def test_compare_of_more_than_255_repeats_is_split() -> None:
@@ -83,24 +79,20 @@ def test_select(dtype: type[Any]) -> None:
     x, y = numbers(dtype)
     bits = np.random.default_rng(3).integers(0, 256, SIZE // 8).astype(np.uint8)
     chosen = np.unpackbits(bits, bitorder="little").astype(bool)
-    z = np.zeros((5, SIZE), dtype)
+    z = np.zeros((3, SIZE), dtype)
     run(f"select_{NAMES[dtype]}", ("x", x, "in"), ("y", y, "in"), ("m", bits, "in"), ("z", z, "out"))
     width = 256 // np.dtype(dtype).itemsize
     state = np.full(SIZE, -9, dtype)
-    state[:300] = np.where(chosen, x, y)[:300]
-    np.testing.assert_array_equal(z[0], state)
     state[:300] = np.where(chosen, x, dtype(2))[:300]
-    np.testing.assert_array_equal(z[1], state)
-    state[:300] = np.where(chosen[np.arange(SIZE) % width], x, y)[:300]
-    np.testing.assert_array_equal(z[2], state)
+    np.testing.assert_array_equal(z[0], state)
     at = np.arange(3)[:, None] * width + np.arange(40)
     per_block = width // 8
     other = np.arange(3)[:, None] * per_block + np.arange(40) % per_block
     state[at] = np.where(chosen[at], x[at], y[other])
-    np.testing.assert_array_equal(z[3], state)
+    np.testing.assert_array_equal(z[1], state)
     at = (np.arange(2)[:, None] * width + np.array([4, 5, 6, 7, 12, 13, 14, 15])).ravel()
     state[at] = np.where(chosen[at], x[at], dtype(3))
-    np.testing.assert_array_equal(z[4], state)
+    np.testing.assert_array_equal(z[2], state)
 
 
 # ---- GatherMask and Gather ----------------------------------------------------------------------------------------
@@ -109,13 +101,13 @@ def test_select(dtype: type[Any]) -> None:
 def run_gather(dtype: type[Any], **options: Any) -> tuple[Array, Array, Array, Array]:
     x = np.arange(SIZE).astype(dtype)
     bits = np.random.default_rng(5).integers(0, 256, SIZE // 2).astype(np.uint8)
-    z = np.zeros((11, SIZE), dtype)
-    counts = np.zeros((11, 2), np.int32)
+    z = np.zeros((4, SIZE), dtype)
+    counts = np.zeros((4, 2), np.int32)
     run(f"gather_{NAMES[dtype]}", ("x", x, "in"), ("p", bits, "in"), ("z", z, "inout"), ("n", counts, "out"), **options)
     return x, np.unpackbits(bits, bitorder="little").astype(bool), z, counts
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int32, np.uint16])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_gather_mask(dtype: type[Any]) -> None:
     x, chosen, z, counts = run_gather(dtype)
     item = np.dtype(dtype).itemsize
@@ -126,8 +118,6 @@ def test_gather_mask(dtype: type[Any]) -> None:
     expected.append(np.concatenate([x[r * width :][:width][chosen[:width]] for r in range(2)]))
     spread = lane // per_block * 2 * per_block + lane % per_block
     expected.append(np.concatenate([x[r * 3 * per_block + spread][chosen[r * 256 :][:width]] for r in range(2)]))
-    for fixed in ((0, 2), (1, 2), (0, 4), (1, 4), (2, 4), (3, 4), (0, 1)):
-        expected.append(x[:99][fixed[0] :: fixed[1]])
     np.testing.assert_array_equal(counts[:, 0], [len(row) for row in expected])
     for row, values in enumerate(expected):
         np.testing.assert_array_equal(z[row, : len(values)], values, err_msg=f"row {row}")
@@ -149,11 +139,10 @@ def test_gather_mask_in_place() -> None:
 def test_gather_by_byte_offsets() -> None:
     x = np.arange(SIZE).astype(np.float32)
     index = np.random.default_rng(2).integers(0, SIZE - 2, 128).astype(np.uint32)
-    z = np.zeros(256, np.float32)
+    z = np.zeros(128, np.float32)
     run("gather_offsets", ("x", x, "in"), ("o", index * np.uint32(4), "in"), ("z", z, "out"))
-    expected = np.full(256, -9, np.float32)
+    expected = np.full(128, -9, np.float32)
     expected[:100] = x[index[:100] + 2]
-    expected[128:138], expected[192:202] = x[index[:10]], x[index[64:74]]
     np.testing.assert_array_equal(z, expected)
 
 
@@ -164,7 +153,7 @@ def test_gather_by_byte_offsets() -> None:
     ("name", "dtype"), [("int16", np.int16), ("int32", np.int32), ("half", np.float16), ("float", np.float32)]
 )
 def test_index_vectors(name: str, dtype: type[Any]) -> None:
-    z = np.zeros((8, SIZE), dtype)
+    z = np.zeros((6, SIZE), dtype)
     run(f"index_{name}", ("z", z, "out"))
     per_block = 32 // np.dtype(dtype).itemsize
     for row, count in enumerate((5, 8, 60, 64, 130, 511)):
@@ -172,9 +161,3 @@ def test_index_vectors(name: str, dtype: type[Any]) -> None:
         expected = np.full(SIZE, -9, dtype)
         expected[:written] = 3 + np.arange(written)
         np.testing.assert_array_equal(z[row], expected, err_msg=f"count {count}")
-    lane = np.arange(20)
-    at = np.arange(2)[:, None] * 18 * per_block + lane // per_block * 2 * per_block + lane % per_block
-    expected = np.full(SIZE, -9, dtype)
-    expected[at] = 1 + np.arange(2)[:, None] * 8 * per_block + lane
-    np.testing.assert_array_equal(z[6], expected)
-    np.testing.assert_array_equal(z[7], [*range(2, 602, 3), *[-9] * (SIZE - 200)])

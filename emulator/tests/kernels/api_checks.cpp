@@ -48,12 +48,12 @@ void aligned_copy_any_gm_address(GM_ADDR x, GM_ADDR z)
 void aligned_select_mask(GM_ADDR, GM_ADDR)
 {
     Floats t;
-    Select(t.d, t.words[2], t.a, t.a, SELMODE::VSEL_TENSOR_TENSOR_MODE, 64);  // finds Alignment
+    Select(t.d, t.words[2], t.a, 1.0f, SELMODE::VSEL_TENSOR_SCALAR_MODE, 64);  // finds Alignment
 }
 void aligned_compare(GM_ADDR, GM_ADDR)
 {
     Floats t;
-    Compare(t.bits[8], t.a, t.b, CMPMODE::LT, 64);  // finds Alignment
+    CompareScalar(t.bits[8], t.a, 1.0f, CMPMODE::LT, 64);  // finds Alignment
 }
 void aligned_pattern(GM_ADDR, GM_ADDR)
 {
@@ -63,7 +63,7 @@ void aligned_pattern(GM_ADDR, GM_ADDR)
 void aligned_gather_destination(GM_ADDR, GM_ADDR)
 {
     Floats t;
-    GatherMask(t.d[3], t.a, kAll, true, 64, kGather, t.count);  // finds Alignment
+    GatherMask(t.d[3], t.a, t.all, true, 64, kGather, t.count);  // finds Alignment
 }
 void aligned_brcb(GM_ADDR, GM_ADDR)
 {
@@ -187,7 +187,7 @@ void bounds_compare_result(GM_ADDR, GM_ADDR)
 void bounds_gather_result(GM_ADDR, GM_ADDR)
 {
     Floats t;
-    GatherMask(t.d[1016], t.a, kAll, true, 16, kGather, t.count);  // finds LocalBounds
+    GatherMask(t.d[1016], t.a, t.all, true, 16, kGather, t.count);  // finds LocalBounds
 }
 void bounds_gather_pattern(GM_ADDR, GM_ADDR)
 {
@@ -250,23 +250,6 @@ void bounds_part_of_a_buffer_with_offset(GM_ADDR, GM_ADDR)
     pipe.InitBuffer(buffer, 256);
     LocalTensor<float> tensor = buffer.GetWithOffset<float>(8, 232);  // finds LocalBounds
     tensor.SetValue(0, 1.0f);
-}
-void bounds_of_a_new_size(GM_ADDR, GM_ADDR)
-{
-    TPipe pipe;
-    TBuf<TPosition::VECCALC> buffer;
-    pipe.InitBuffer(buffer, 256);
-    LocalTensor<float> tensor = buffer.Get<float>()[8];
-    tensor.SetSize(57);  // finds LocalBounds
-}
-void bounds_of_a_new_size_clean(GM_ADDR, GM_ADDR)
-{
-    TPipe pipe;
-    TBuf<TPosition::VECCALC> buffer;
-    pipe.InitBuffer(buffer, 256);
-    LocalTensor<float> tensor = buffer.Get<float>(8)[8];
-    tensor.SetSize(56);
-    Duplicate(tensor, 1.0f, 56);
 }
 void bounds_no_buffer(GM_ADDR, GM_ADDR)
 {

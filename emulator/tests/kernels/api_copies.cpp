@@ -60,25 +60,6 @@ __global__ __aicore__ void pad_in_value(GM_ADDR x, GM_ADDR z)
     DataCopyPad(tile, source, DataCopyExtParams(4, 20, 12, 1, 0), DataCopyPadExtParams<float>(true, 2, 4, 7.0f));
     bench.Store(z, tile, 96);
 }
-__global__ __aicore__ void pad_in_old_form(GM_ADDR x, GM_ADDR z)
-{
-    Bench bench;
-    GlobalTensor<uint16_t> source;
-    source.SetGlobalBuffer((__gm__ uint16_t*)x, 256);
-    LocalTensor<uint16_t> tile = bench.Filled<uint16_t>(32, 9);
-    DataCopyPad(tile, source, DataCopyParams(2, 6, 10, 0), DataCopyPadParams(true, 0, 13, 5));
-    bench.Store(z, tile, 32);
-}
-__global__ __aicore__ void pad_in_register(GM_ADDR x, GM_ADDR z)
-{
-    Bench bench;
-    GlobalTensor<half> source;
-    source.SetGlobalBuffer((__gm__ half*)x, 256);
-    LocalTensor<half> tile = bench.Filled<half>(16, static_cast<half>(9));
-    SetPadValue(static_cast<half>(3));
-    DataCopyPad(tile, source, DataCopyExtParams(1, 10, 0, 0, 0), DataCopyPadExtParams<half>(false, 1, 10, 0));
-    bench.Store(z, tile, 16);
-}
 __global__ __aicore__ void pad_out(GM_ADDR x, GM_ADDR z)
 {
     Bench bench;
@@ -90,15 +71,6 @@ __global__ __aicore__ void pad_out(GM_ADDR x, GM_ADDR z)
     DataCopyPad(target[2], tile, DataCopyExtParams(3, 20, 1, 16, 0));
     PipeBarrier<PIPE_ALL>();
 }
-__global__ __aicore__ void pad_out_old_form(GM_ADDR x, GM_ADDR z)
-{
-    Bench bench;
-    LocalTensor<float> tile = bench.Load<float>(x, 64);
-    GlobalTensor<float> target;
-    target.SetGlobalBuffer((__gm__ float*)z, 64);
-    DataCopyPad(target, tile, DataCopyParams(2, 128, 0, 0));
-    PipeBarrier<PIPE_ALL>();
-}
 // scalar accesses of both memories
 __global__ __aicore__ void scalar_accesses(GM_ADDR x, GM_ADDR z)
 {
@@ -107,7 +79,6 @@ __global__ __aicore__ void scalar_accesses(GM_ADDR x, GM_ADDR z)
     GlobalTensor<int32_t> source;
     source.SetGlobalBuffer((__gm__ int32_t*)x, 16);
     tile.SetValue(1, tile.GetValue(0) + source.GetValue(5));
-    tile(2) = tile(3);
     tile[4].SetValue(0, source[6].GetValue(1) + static_cast<int32_t>(tile[8].GetSize()));
     tile.SetValue(5, static_cast<int32_t>(tile.ReinterpretCast<half>().GetSize()));
     bench.Store(z, tile, 16);

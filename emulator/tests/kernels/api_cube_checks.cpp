@@ -386,16 +386,6 @@ struct Bytes : Tensors {
         zSums.SetGlobalBuffer((__gm__ int32_t*)to, 1024);
     }
 };
-void bytes_nd2nz_target(GM_ADDR x, GM_ADDR z)
-{
-    Bytes t(x, z);
-    DataCopy(t.l1Bytes[16], t.xBytes, Nd2NzParams(1, 16, 32, 0, 32, 16, 1, 0));  // finds Alignment
-}
-void bytes_nd2nz_pieces(GM_ADDR x, GM_ADDR z)
-{
-    Bytes t(x, z);
-    DataCopy(t.l1Bytes, t.xBytes, Nd2NzParams(1, 16, 64, 0, 64, 15, 1, 0));  // finds Overlap
-}
 // a piece of 32 elements is one block
 void bytes_nd2nz_clean(GM_ADDR x, GM_ADDR z)
 {
@@ -407,20 +397,10 @@ void bytes_turned(GM_ADDR x, GM_ADDR z)
     Bytes t(x, z);
     LoadData(t.bBytes, t.l1Bytes, LoadData2DParams(0, 1, 1, 0, 0, true, 0));  // finds Parameter
 }
-void bytes_load_data_target(GM_ADDR x, GM_ADDR z)
-{
-    Bytes t(x, z);
-    LoadData(t.bBytes[256], t.l1Bytes, kOneFractal);  // finds Alignment
-}
 void bytes_load_data_clean(GM_ADDR x, GM_ADDR z)
 {
     Bytes t(x, z);
     LoadData(t.bBytes[512], t.l1Bytes[32], kOneFractal);
-}
-void bytes_mmad_left(GM_ADDR x, GM_ADDR z)
-{
-    Bytes t(x, z);
-    Mmad(t.sums, t.aBytes[256], t.bBytes, kOneProduct);  // finds Alignment
 }
 // a depth of 33 is two fractals
 void bytes_mmad_depth(GM_ADDR x, GM_ADDR z)
@@ -437,11 +417,6 @@ void bytes_mmad_columns(GM_ADDR x, GM_ADDR z)
 {
     Bytes t(x, z);
     Mmad(t.sums, t.aBytes, t.bBytes[7 * 512], MmadParams(16, 17, 32, 0, false, true));  // finds LocalBounds
-}
-void bytes_fixpipe(GM_ADDR x, GM_ADDR z)
-{
-    Bytes t(x, z);
-    Fixpipe(t.zSums, t.sums[8], kOneResult);  // finds Alignment
 }
 void bytes_fixpipe_quantised(GM_ADDR x, GM_ADDR z)
 {

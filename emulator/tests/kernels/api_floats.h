@@ -19,13 +19,13 @@ struct Floats {
     LocalTensor<uint8_t> bits = d.ReinterpretCast<uint8_t>();
     LocalTensor<int32_t> ints = b.ReinterpretCast<int32_t>();
     LocalTensor<uint32_t> words = b.ReinterpretCast<uint32_t>();
+    LocalTensor<uint32_t> all = bench.Filled<uint32_t>(32, ~0u);  // a pattern that keeps everything
     uint64_t count = 0;
 };
 
 const BinaryRepeatParams kBinary(1, 1, 1, 8, 8, 8);
 const UnaryRepeatParams kUnary(1, 1, 8, 8);
 const GatherMaskParams kGather(1, 1, 8, 8);
-constexpr uint8_t kAll = 7;  // the fixed pattern that keeps everything
 
 // The same with a tensor of kFloats elements on each side in global memory.
 struct Copies : Floats {

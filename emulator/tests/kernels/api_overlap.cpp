@@ -87,7 +87,7 @@ void overlap_compare(GM_ADDR, GM_ADDR)
 void overlap_select_mask(GM_ADDR, GM_ADDR)
 {
     Floats t;
-    Select(t.d, t.bits, t.a, t.b, SELMODE::VSEL_TENSOR_TENSOR_MODE, 64);  // finds Overlap
+    Select(t.d, t.bits, t.a, 1.0f, SELMODE::VSEL_TENSOR_SCALAR_MODE, 64);  // finds Overlap
 }
 void overlap_reduction(GM_ADDR, GM_ADDR)
 {
@@ -97,7 +97,7 @@ void overlap_reduction(GM_ADDR, GM_ADDR)
 void overlap_gather(GM_ADDR, GM_ADDR)
 {
     Floats t;
-    GatherMask(t.d[8], t.d, kAll, true, 64, kGather, t.count);  // finds Overlap
+    GatherMask(t.d[8], t.d, t.all, true, 64, kGather, t.count);  // finds Overlap
 }
 void overlap_gather_pattern(GM_ADDR, GM_ADDR)
 {

@@ -79,17 +79,12 @@ void repeats_of_brcb(GM_ADDR, GM_ADDR)
 void repeats_of_compare(GM_ADDR, GM_ADDR)
 {
     Floats t;
-    Compare(t.bits, t.a, t.b, CMPMODE::LT, 64, 0, kBinary);  // finds Parameter
+    CompareScalar(t.bits, t.a, 1.0f, CMPMODE::LT, 64, 0, kUnary);  // finds Parameter
 }
 void count_negative(GM_ADDR, GM_ADDR)
 {
     Floats t;
     Exp(t.d, t.a, -1);  // finds Parameter
-}
-void count_negative_progression(GM_ADDR, GM_ADDR)
-{
-    Floats t;
-    ArithProgression(t.d, 0.0f, 1.0f, -8);  // finds Parameter
 }
 void stride_of_destination_blocks(GM_ADDR, GM_ADDR)
 {
@@ -115,39 +110,32 @@ void compare_count(GM_ADDR, GM_ADDR)
 void compare_count_half(GM_ADDR, GM_ADDR)
 {
     Floats t;
-    Compare(t.bits, t.ha, t.hb, CMPMODE::GT, 64);  // finds Parameter
+    CompareScalar(t.bits, t.ha, static_cast<half>(1), CMPMODE::GT, 64);  // finds Parameter
 }
 void compare_count_clean(GM_ADDR, GM_ADDR)
 {
     Floats t;
     CompareScalar(t.bits, t.a, 1.0f, CMPMODE::GT, 128);
-    PipeBarrier<PIPE_V>();
-    Compare(t.bits, t.ha, t.hb, CMPMODE::GT, 256);
 }
 void compare_integers(GM_ADDR, GM_ADDR)
 {
     Floats t;
-    Compare(t.bits, t.ints, t.ints, CMPMODE::LT, 64);  // finds Parameter
+    CompareScalar(t.bits, t.ints, 1, CMPMODE::LT, 64);  // finds Parameter
 }
 void compare_integers_clean(GM_ADDR, GM_ADDR)
 {
     Floats t;
-    Compare(t.bits, t.ints, t.ints, CMPMODE::EQ, 64);
+    CompareScalar(t.bits, t.ints, 1, CMPMODE::EQ, 64);
 }
 void select_scalar_mode_with_tensor(GM_ADDR, GM_ADDR)
 {
     Floats t;
-    Select(t.d, t.words, t.a, t.a, SELMODE::VSEL_TENSOR_SCALAR_MODE, 64);  // finds Parameter
+    Select(t.d, t.words, t.a, t.a, SELMODE::VSEL_TENSOR_SCALAR_MODE, 64, 1, kBinary);  // finds Parameter
 }
 void select_tensor_mode_with_scalar(GM_ADDR, GM_ADDR)
 {
     Floats t;
     Select(t.d, t.words, t.a, 1.0f, SELMODE::VSEL_TENSOR_TENSOR_MODE, 64);  // finds Parameter
-}
-void gather_fixed_pattern(GM_ADDR, GM_ADDR)
-{
-    Floats t;
-    GatherMask(t.d, t.a, static_cast<uint8_t>(8), true, 64, kGather, t.count);  // finds Parameter
 }
 void gather_repeats(GM_ADDR, GM_ADDR)
 {

@@ -22,7 +22,7 @@ __aicore__ inline void BlockRows(GM_ADDR x, GM_ADDR z)
     constexpr int32_t lanes = 256 / sizeof(T);
     Row<T>(bench, z, 0, [&](LocalTensor<T>& d) { BlockReduceSum(d, a, 4, lanes, 1, 1, 8); });
     Row<T>(bench, z, 1, [&](LocalTensor<T>& d) { BlockReduceMax(d, a, 3, lanes, 2, 1, 9); });
-    Row<T>(bench, z, 2, [&](LocalTensor<T>& d) { BlockReduceMin(d, a, 2, lanes - 5, 1, 2, 16); });
+    Row<T>(bench, z, 2, [&](LocalTensor<T>& d) { BlockReduceMax(d, a, 2, lanes - 5, 1, 2, 16); });
     uint64_t mask[2] = {0x00fe0000ffff0103, 0};
     Row<T>(bench, z, 3, [&](LocalTensor<T>& d) { BlockReduceSum(d, a, 2, mask, 1, 1, 8); });
     Row<T>(bench, z, 4, [&](LocalTensor<T>& d) { PairReduceSum(d, a, 2, lanes, 1, 1, 8); });
@@ -39,12 +39,12 @@ __aicore__ inline void WholeRows(GM_ADDR x, GM_ADDR z)
     Row<T>(bench, z, 1, [&](LocalTensor<T>& d) { WholeReduceSum(d, a, lanes - 7, 3, 5, 1, 11); });
     Row<T>(bench, z, 2, [&](LocalTensor<T>& d) { WholeReduceMax(d, a, lanes, 3, 1, 1, 8); });
     Row<T>(bench, z, 3,
-           [&](LocalTensor<T>& d) { WholeReduceMin(d, a, lanes, 3, 2, 1, 8, ReduceOrder::ORDER_INDEX_VALUE); });
+           [&](LocalTensor<T>& d) { WholeReduceMax(d, a, lanes, 3, 2, 1, 8, ReduceOrder::ORDER_INDEX_VALUE); });
     Row<T>(bench, z, 4,
            [&](LocalTensor<T>& d) { WholeReduceMax(d, a, lanes, 3, 1, 1, 8, ReduceOrder::ORDER_ONLY_VALUE); });
     uint64_t mask[2] = {0xff00ff0, 0};
     Row<T>(bench, z, 5,
-           [&](LocalTensor<T>& d) { WholeReduceMin(d, a, mask, 3, 1, 1, 8, ReduceOrder::ORDER_ONLY_INDEX); });
+           [&](LocalTensor<T>& d) { WholeReduceMax(d, a, mask, 3, 1, 1, 8, ReduceOrder::ORDER_ONLY_INDEX); });
 }
 
 extern "C" {

@@ -117,23 +117,6 @@ __global__ __aicore__ void duplicate_gaps(GM_ADDR x, GM_ADDR y, GM_ADDR z)
         Duplicate(d, static_cast<half>(4), 100, 2, 3, 24);
     });
 }
-__global__ __aicore__ void copy_gaps(GM_ADDR x, GM_ADDR y, GM_ADDR z)
-{
-    Run<half, half>(x, y, z, [](LocalTensor<half>& d, LocalTensor<half>& a, LocalTensor<half>&) {
-        Copy(d, a, 40, 3, CopyRepeatParams(1, 2, 8, 16));
-    });
-}
-// so many elements in each repeat, more than 256 bytes of them
-__global__ __aicore__ void copy_counter(GM_ADDR x, GM_ADDR y, GM_ADDR z)
-{
-    Run<half, half>(x, y, z, [](LocalTensor<half>& d, LocalTensor<half>& a, LocalTensor<half>&) {
-        SetMaskCount();
-        SetVectorMask<half, MaskMode::COUNTER>(0, 150);
-        Copy<half, false>(d, a, MASK_PLACEHOLDER, 3, CopyRepeatParams(1, 1, 12, 20));
-        SetMaskNorm();
-        ResetMask();
-    });
-}
 __global__ __aicore__ void brcb_float(GM_ADDR x, GM_ADDR y, GM_ADDR z)
 {
     Run<float, float>(x, y, z, [](LocalTensor<float>& d, LocalTensor<float>& a, LocalTensor<float>&) {

@@ -108,7 +108,7 @@ void pad_dummy_is_undefined(GM_ADDR x, GM_ADDR z)
 void gather_rest_of_the_block_is_undefined(GM_ADDR, GM_ADDR)
 {
     Floats t;
-    GatherMask(t.d, t.a, kAll, true, 13, kGather, t.count);
+    GatherMask(t.d, t.a, t.all, true, 13, kGather, t.count);
     PipeBarrier<PIPE_ALL>();
     Exp(t.b, t.d, 13);
     Exp(t.a, t.d, 14);  // finds Uninitialised
@@ -116,7 +116,7 @@ void gather_rest_of_the_block_is_undefined(GM_ADDR, GM_ADDR)
 void gather_what_lies_behind_stays(GM_ADDR, GM_ADDR)
 {
     Floats t;
-    GatherMask(t.d, t.a, kAll, true, 13, kGather, t.count);
+    GatherMask(t.d, t.a, t.all, true, 13, kGather, t.count);
     PipeBarrier<PIPE_ALL>();
     Exp(t.b, t.d[16], 13);
 }

@@ -74,10 +74,10 @@ _LAYOUTS: tuple[tuple[tuple[str, ...], Fields, tuple[str, ...]], ...] = (
     (("VGATHER.",), _GATHER, ("dst", "src0")),
     (("VBRCB.",), _TO_BLOCKS, ("dst", "src0")),
     (("MOVEV.",), _TO_BLOCKS, ("dst", "scalar")),
-    (("VCADD.", "VCGADD.", "VCGMAX.", "VCGMIN.", "VCPADD.", "VCMAX.", "VCMIN."), _REDUCTION, ("dst", "src0")),
+    (("VCADD.", "VCGADD.", "VCGMAX.", "VCPADD.", "VCMAX."), _REDUCTION, ("dst", "src0")),
     (("VADDS.", "VMULS.", "VMAXS.", "VMINS.", "VCMPVS."), _UNARY, ("dst", "src0", "scalar")),
     (("VADD.", "VSUB.", "VMUL.", "VDIV.", "VMAX.", "VMIN.", "VAND.", "VOR."), _BINARY, ("dst", "src0", "src1")),
-    (("VCMPV.", "VSEL."), _BINARY, ("dst", "src0", "src1")),
+    (("VSEL.",), _BINARY, ("dst", "src0", "src1")),
     (("VEXP.", "VLN.", "VABS.", "VCONV.", "VCOPY."), _UNARY, ("dst", "src0")),
 )
 

@@ -110,18 +110,7 @@ namespace AscendC {
 
 template <typename T1, typename T2, bool isSetMask = true>
 void Cast(const LocalTensor<T1>& dstLocal, const LocalTensor<T2>& srcLocal, const RoundMode& round_mode,
-          const uint64_t mask[], const uint8_t repeatTimes, const UnaryRepeatParams& repeatParams,
-          Where where = Where::Here())
-{
-    ascendc_host::CheckCastTypes<T1, T2>();
-    const ascendc_host::CallSite site{"Cast", where};
-    const auto shape = ascendc_host::LevelZeroShape<isSetMask>(site, ascendc_host::kLanesOf<T1, T2>, mask, repeatTimes);
-    ascendc_host::RunCast(site, shape, dstLocal, srcLocal, round_mode, repeatParams);
-}
-
-template <typename T1, typename T2, bool isSetMask = true>
-void Cast(const LocalTensor<T1>& dstLocal, const LocalTensor<T2>& srcLocal, const RoundMode& round_mode,
-          const uint64_t mask, const uint8_t repeatTimes, const UnaryRepeatParams& repeatParams,
+          const ascendc_host::MaskArgument& mask, const uint8_t repeatTimes, const UnaryRepeatParams& repeatParams,
           Where where = Where::Here())
 {
     ascendc_host::CheckCastTypes<T1, T2>();

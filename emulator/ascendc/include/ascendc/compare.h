@@ -1,7 +1,7 @@
-// Compare and CompareScalar (newer name: Compares): one result bit for each element, least significant bit first.
+// CompareScalar: one result bit for each element, least significant bit first.
 //
-// On the 910B the mask arguments have no effect, the results lie without gaps whatever the destination's strides say,
-// and a call with a count needs whole 256-byte pieces (asc-devkit docs, Compare and Compares).
+// On the 910B the mask argument has no effect, the results lie without gaps whatever the destination's strides say, and
+// a call with a count needs whole 256-byte pieces (asc-devkit docs, Compare and Compares).
 #pragma once
 
 #include <algorithm>
@@ -36,60 +36,42 @@ bool Holds(AscendC::CMPMODE mode, T a, T b)
     }
 }
 
-// The result bits of one repeat. `other` gives the right-hand side of a lane.
-template <typename T, typename Other>
-void CompareRepeat(AscendC::CMPMODE mode, uint8_t* bits, const LaneCursor<T>& left, uint32_t repeat, Other other)
+// The result bits of one repeat.
+template <typename T>
+void CompareRepeat(AscendC::CMPMODE mode, uint8_t* bits, const LaneCursor<T>& left, uint32_t repeat, T scalar)
 {
     constexpr uint32_t lanes = kLanesOf<T>;
     const uint32_t order = Planted(Defect::kReversedMaskBits) ? 7 : 0;
     for (uint32_t byte = 0; byte < lanes / 8; ++byte) {
         uint32_t value = 0;
         for (uint32_t bit = 0; bit < 8; ++bit) {
-            const uint32_t lane = byte * 8 + bit;
-            const T a = LoadLanes<T, 1>(left.At(repeat, lane))[0];
-            value |= static_cast<uint32_t>(Holds<T>(mode, a, other(repeat, lane))) << (bit ^ order);
+            const T a = LoadLanes<T, 1>(left.At(repeat, byte * 8 + bit))[0];
+            value |= static_cast<uint32_t>(Holds<T>(mode, a, scalar)) << (bit ^ order);
         }
         bits[byte] = static_cast<uint8_t>(value);
     }
 }
 
-template <typename T>
-struct CompareRight {
-    const Operand<T>* tensor;  // null: the scalar
-    T scalar;
-};
-
 // Repeats [0, repeats) of one instruction; bounds and contents are checked before anything is computed.
 template <typename T, typename U>
 void RunCompareInstruction(const CallSite& site, AscendC::CMPMODE mode, const Operand<U>& to, const Operand<T>& left,
-                           const CompareRight<T>& right, uint32_t repeats)
+                           T scalar, uint32_t repeats)
 {
     constexpr uint32_t lanes = kLanesOf<T>;
     const VectorShape shape = CountShape(lanes, static_cast<uint64_t>(lanes) * repeats);
     const Span written{0, static_cast<uint64_t>(repeats) * lanes / 8};
     Instruction instruction(Pipe::kV, site.call, site.where);
     CheckOperand<Access::kRead>(instruction, left, shape);
-    if (right.tensor != nullptr) CheckOperand<Access::kRead>(instruction, *right.tensor, shape);
     instruction.CheckAligned(to.view, kBlockBytes, to.name);
     uint8_t* bits = instruction.Write(to.view, 0, written.end);
     RequireDisjoint(site, to, written, left, SpanOf(left, shape));
-    if (right.tensor != nullptr) RequireDisjoint(site, to, written, *right.tensor, SpanOf(*right.tensor, shape));
     CheckFinite(site, left, shape);
-    if (right.tensor != nullptr) CheckFinite(site, *right.tensor, shape);
     const LaneCursor<T> cursor(left);
     for (uint32_t repeat = 0; repeat < repeats; ++repeat) {
-        uint8_t* repeatBits = bits + repeat * (lanes / 8);
-        if (right.tensor == nullptr) {
-            CompareRepeat<T>(mode, repeatBits, cursor, repeat, [&](uint32_t, uint32_t) { return right.scalar; });
-        } else {
-            const LaneCursor<T> other(*right.tensor);
-            CompareRepeat<T>(mode, repeatBits, cursor, repeat,
-                             [&](uint32_t r, uint32_t lane) { return LoadLanes<T, 1>(other.At(r, lane))[0]; });
-        }
+        CompareRepeat<T>(mode, bits + repeat * (lanes / 8), cursor, repeat, scalar);
     }
     instruction.ComputeCost(repeats, lanes / RateOf<VectorOp::kCompare, sizeof(T), 1>());
-    instruction.VectorConflicts(right.tensor == nullptr ? BankConflictCycles(shape, to, left)
-                                                        : BankConflictCycles(shape, to, left, *right.tensor));
+    instruction.VectorConflicts(BankConflictCycles(shape, to, left));
 }
 
 template <typename T>
@@ -102,7 +84,7 @@ void CheckCompareMode(const CallSite& site, AscendC::CMPMODE mode)
 
 template <typename T, typename U>
 void RunCompareCount(const CallSite& site, AscendC::CMPMODE mode, const AscendC::LocalTensor<U>& dst,
-                     const AscendC::LocalTensor<T>& src0, const AscendC::LocalTensor<T>* src1, T scalar, uint32_t count)
+                     const AscendC::LocalTensor<T>& src0, T scalar, uint32_t count)
 {
     CheckCompareMode<T>(site, mode);
     if (count * sizeof(T) % kRepeatBytes != 0) {
@@ -117,54 +99,32 @@ void RunCompareCount(const CallSite& site, AscendC::CMPMODE mode, const AscendC:
         const uint32_t piece = repeats <= AscendC::MAX_REPEAT_TIMES ? repeats : std::min(repeats - done, kCompareChunk);
         const Operand<U> to("dstLocal", dst[Index(done * (lanes / 8), site.where)], 1, 1);
         const Operand<T> left("src0Local", src0[Index(done * lanes, site.where)], 1, kBlocksPerRepeat);
-        if (src1 == nullptr) {
-            RunCompareInstruction(site, mode, to, left, CompareRight<T>{nullptr, scalar}, piece);
-        } else {
-            const Operand<T> right("src1Local", (*src1)[Index(done * lanes, site.where)], 1, kBlocksPerRepeat);
-            RunCompareInstruction(site, mode, to, left, CompareRight<T>{&right, scalar}, piece);
-        }
+        RunCompareInstruction(site, mode, to, left, scalar, piece);
         done += piece;
     }
 }
 
-inline bool CheckCompareRepeats(const CallSite& site, uint8_t repeats)
-{
-    if (repeats != 0) return true;
-    site.Report(Check::kParameter, "the number of repeats is 0 (a uint8_t wraps at 256)",
-                "give 1 to 255 repeats, and split longer work into several calls");
-    return false;
-}
-
 template <typename T, typename U>
 void RunCompareRepeats(const CallSite& site, AscendC::CMPMODE mode, const AscendC::LocalTensor<U>& dst,
-                       const AscendC::LocalTensor<T>& src0, const AscendC::LocalTensor<T>& src1, uint8_t repeats,
-                       const AscendC::BinaryRepeatParams& strides)
+                       const AscendC::LocalTensor<T>& src0, T scalar, uint8_t repeats,
+                       const AscendC::UnaryRepeatParams& strides)
 {
     CheckCompareMode<T>(site, mode);
-    if (!CheckCompareRepeats(site, repeats)) return;
-    const Operand<T> right("src1Local", src1, strides.src1BlkStride, strides.src1RepStride);
+    if (repeats == 0) {
+        site.Report(Check::kParameter, "the number of repeats is 0 (a uint8_t wraps at 256)",
+                    "give 1 to 255 repeats, and split longer work into several calls");
+        return;
+    }
     RunCompareInstruction(site, mode, Operand<U>("dstLocal", dst, 1, 1),
-                          Operand<T>("src0Local", src0, strides.src0BlkStride, strides.src0RepStride),
-                          CompareRight<T>{&right, T{}}, repeats);
-}
-
-template <typename T, typename U>
-void RunCompareScalarRepeats(const CallSite& site, AscendC::CMPMODE mode, const AscendC::LocalTensor<U>& dst,
-                             const AscendC::LocalTensor<T>& src0, T scalar, uint8_t repeats,
-                             const AscendC::UnaryRepeatParams& strides)
-{
-    CheckCompareMode<T>(site, mode);
-    if (!CheckCompareRepeats(site, repeats)) return;
-    RunCompareInstruction(site, mode, Operand<U>("dstLocal", dst, 1, 1),
-                          Operand<T>("src0Local", src0, strides.srcBlkStride, strides.srcRepStride),
-                          CompareRight<T>{nullptr, scalar}, repeats);
+                          Operand<T>("src0Local", src0, strides.srcBlkStride, strides.srcRepStride), scalar, repeats);
 }
 
 template <typename T, typename U>
 constexpr void CheckCompareTypes()
 {
-    static_assert(kIsOneOf<T, half, float, int32_t>, "Compare: the 910B supports half, float and (EQ only) int32_t");
-    static_assert(kIsOneOf<U, int8_t, uint8_t>, "Compare: the result is a tensor of int8_t or uint8_t");
+    static_assert(kIsOneOf<T, half, float, int32_t>,
+                  "CompareScalar: the 910B supports half, float and (EQ only) int32_t");
+    static_assert(kIsOneOf<U, int8_t, uint8_t>, "CompareScalar: the result is a tensor of int8_t or uint8_t");
 }
 
 }  // namespace ascendc_host
@@ -172,65 +132,22 @@ constexpr void CheckCompareTypes()
 namespace AscendC {
 
 template <typename T, typename U, bool isSetMask = true>
-void Compare(const LocalTensor<U>& dstLocal, const LocalTensor<T>& src0Local, const LocalTensor<T>& src1Local,
-             CMPMODE cmpMode, const uint64_t[], uint8_t repeatTimes, const BinaryRepeatParams& repeatParams,
-             Where where = Where::Here())
+void CompareScalar(const LocalTensor<U>& dstLocal, const LocalTensor<T>& src0Local, const T src1Scalar, CMPMODE cmpMode,
+                   const ascendc_host::MaskArgument&, uint8_t repeatTimes, const UnaryRepeatParams& repeatParams,
+                   Where where = Where::Here())
 {
     ascendc_host::CheckCompareTypes<T, U>();
-    ascendc_host::RunCompareRepeats(ascendc_host::CallSite{"Compare", where}, cmpMode, dstLocal, src0Local, src1Local,
-                                    repeatTimes, repeatParams);
-}
-
-template <typename T, typename U, bool isSetMask = true>
-void Compare(const LocalTensor<U>& dstLocal, const LocalTensor<T>& src0Local, const LocalTensor<T>& src1Local,
-             CMPMODE cmpMode, const uint64_t, uint8_t repeatTimes, const BinaryRepeatParams& repeatParams,
-             Where where = Where::Here())
-{
-    ascendc_host::CheckCompareTypes<T, U>();
-    ascendc_host::RunCompareRepeats(ascendc_host::CallSite{"Compare", where}, cmpMode, dstLocal, src0Local, src1Local,
-                                    repeatTimes, repeatParams);
+    ascendc_host::RunCompareRepeats(ascendc_host::CallSite{"CompareScalar", where}, cmpMode, dstLocal, src0Local,
+                                    src1Scalar, repeatTimes, repeatParams);
 }
 
 template <typename T, typename U>
-void Compare(const LocalTensor<U>& dstLocal, const LocalTensor<T>& src0Local, const LocalTensor<T>& src1Local,
-             CMPMODE cmpMode, uint32_t calCount, Where where = Where::Here())
+void CompareScalar(const LocalTensor<U>& dstLocal, const LocalTensor<T>& src0Local, const T src1Scalar, CMPMODE cmpMode,
+                   uint32_t calCount, Where where = Where::Here())
 {
     ascendc_host::CheckCompareTypes<T, U>();
-    ascendc_host::RunCompareCount<T>(ascendc_host::CallSite{"Compare", where}, cmpMode, dstLocal, src0Local, &src1Local,
-                                     T{}, calCount);
+    ascendc_host::RunCompareCount<T>(ascendc_host::CallSite{"CompareScalar", where}, cmpMode, dstLocal, src0Local,
+                                     src1Scalar, calCount);
 }
-
-// The two names of one instruction. A macro, because a template cannot make function names.
-#define ASCENDC_HOST_COMPARE_SCALAR(Name)                                                                              \
-    template <typename T, typename U, bool isSetMask = true>                                                           \
-    void Name(const LocalTensor<U>& dstLocal, const LocalTensor<T>& src0Local, const T src1Scalar, CMPMODE cmpMode,    \
-              const uint64_t[], uint8_t repeatTimes, const UnaryRepeatParams& repeatParams,                            \
-              Where where = Where::Here())                                                                             \
-    {                                                                                                                  \
-        ascendc_host::CheckCompareTypes<T, U>();                                                                       \
-        ascendc_host::RunCompareScalarRepeats(ascendc_host::CallSite{#Name, where}, cmpMode, dstLocal, src0Local,      \
-                                              src1Scalar, repeatTimes, repeatParams);                                  \
-    }                                                                                                                  \
-    template <typename T, typename U, bool isSetMask = true>                                                           \
-    void Name(const LocalTensor<U>& dstLocal, const LocalTensor<T>& src0Local, const T src1Scalar, CMPMODE cmpMode,    \
-              const uint64_t, uint8_t repeatTimes, const UnaryRepeatParams& repeatParams, Where where = Where::Here()) \
-    {                                                                                                                  \
-        ascendc_host::CheckCompareTypes<T, U>();                                                                       \
-        ascendc_host::RunCompareScalarRepeats(ascendc_host::CallSite{#Name, where}, cmpMode, dstLocal, src0Local,      \
-                                              src1Scalar, repeatTimes, repeatParams);                                  \
-    }                                                                                                                  \
-    template <typename T, typename U>                                                                                  \
-    void Name(const LocalTensor<U>& dstLocal, const LocalTensor<T>& src0Local, const T src1Scalar, CMPMODE cmpMode,    \
-              uint32_t calCount, Where where = Where::Here())                                                          \
-    {                                                                                                                  \
-        ascendc_host::CheckCompareTypes<T, U>();                                                                       \
-        ascendc_host::RunCompareCount<T>(ascendc_host::CallSite{#Name, where}, cmpMode, dstLocal, src0Local, nullptr,  \
-                                         src1Scalar, calCount);                                                        \
-    }
-
-ASCENDC_HOST_COMPARE_SCALAR(CompareScalar)
-ASCENDC_HOST_COMPARE_SCALAR(Compares)
-
-#undef ASCENDC_HOST_COMPARE_SCALAR
 
 }  // namespace AscendC

@@ -144,10 +144,9 @@ inline std::optional<BlockCopy> StridedCopy(const CallSite& site, const AscendC:
 }
 
 template <typename T>
-bool CheckPadBlocks(const CallSite& site, const AscendC::DataCopyExtParams& params, uint64_t gmStride,
-                    uint64_t maxBytes)
+bool CheckPadBlocks(const CallSite& site, const AscendC::DataCopyExtParams& params, uint64_t gmStride)
 {
-    if (!CheckBlocks(site, params.blockCount, params.blockLen, maxBytes, "bytes")) return false;
+    if (!CheckBlocks(site, params.blockCount, params.blockLen, kMaxPadBlockBytes, "bytes")) return false;
     if (params.blockLen % sizeof(T) != 0) {
         site.Report(Check::kParameter,
                     "blockLen is " + std::to_string(params.blockLen) + " bytes, no multiple of the element's " +
@@ -162,38 +161,37 @@ bool CheckPadBlocks(const CallSite& site, const AscendC::DataCopyExtParams& para
 }
 
 template <typename T>
-Padding PaddingOf(const CallSite& site, const AscendC::DataCopyExtParams& params, bool isPad, uint8_t left,
-                  uint8_t right, uint64_t value)
+Padding PaddingOf(const CallSite& site, const AscendC::DataCopyExtParams& params,
+                  const AscendC::DataCopyPadExtParams<T>& wanted)
 {
     Padding padding;
     padding.elementBytes = sizeof(T);
-    padding.left = left * sizeof(T);
-    padding.right = right * sizeof(T);
+    padding.left = wanted.leftPadding * sizeof(T);
+    padding.right = wanted.rightPadding * sizeof(T);
+    std::memcpy(&padding.value, &wanted.paddingValue, sizeof(T));
     if (padding.left > kBlockBytes || padding.right > kBlockBytes) {
         site.Report(Check::kParameter,
                     "the padding is " + std::to_string(padding.left) + " bytes left and " +
                         std::to_string(padding.right) + " bytes right",
                     "pad by at most 32 bytes on each side");
     }
-    if (sizeof(T) == 8 && isPad && value != 0) {
+    if (sizeof(T) == 8 && wanted.isPad && padding.value != 0) {
         site.Report(Check::kParameter, "a paddingValue other than 0 for a 64-bit type", "pad 64-bit types with 0 only");
     }
     const uint64_t bytes = padding.left + params.blockLen + padding.right;
     padding.tail = (kBlockBytes - bytes % kBlockBytes) % kBlockBytes;
     // Without any padding asked for the filling of the last block is a dummy, whatever isPad says.
-    padding.defined = (left != 0 || right != 0) && (isPad || CurrentPad().set);
-    padding.value = isPad ? value : CurrentPad().value;
+    padding.defined = wanted.isPad && padding.left + padding.right != 0;
     return padding;
 }
 
 template <typename T>
 void RunPadIn(const CallSite& site, const AscendC::LocalTensor<T>& dst, const AscendC::GlobalTensor<T>& src,
-              const AscendC::DataCopyExtParams& params, bool isPad, uint8_t left, uint8_t right, uint64_t value,
-              uint64_t maxBytes)
+              const AscendC::DataCopyExtParams& params, const AscendC::DataCopyPadExtParams<T>& wanted)
 {
     if (!RequireMemory(site, dst.View(), "dstLocal", {Memory::kUb})) return;
-    if (!CheckPadBlocks<T>(site, params, params.srcStride, maxBytes)) return;
-    const Padding padding = PaddingOf<T>(site, params, isPad, left, right, value);
+    if (!CheckPadBlocks<T>(site, params, params.srcStride)) return;
+    const Padding padding = PaddingOf(site, params, wanted);
     BlockCopy copy;
     copy.count = params.blockCount;
     copy.bytes = params.blockLen;
@@ -206,9 +204,9 @@ void RunPadIn(const CallSite& site, const AscendC::LocalTensor<T>& dst, const As
 
 template <typename T>
 void RunPadOut(const CallSite& site, const AscendC::GlobalTensor<T>& dst, const AscendC::LocalTensor<T>& src,
-               const AscendC::DataCopyExtParams& params, uint64_t maxBytes)
+               const AscendC::DataCopyExtParams& params)
 {
-    if (!CheckPadBlocks<T>(site, params, params.dstStride, maxBytes)) return;
+    if (!CheckPadBlocks<T>(site, params, params.dstStride)) return;
     BlockCopy copy;
     copy.count = params.blockCount;
     copy.bytes = params.blockLen;
@@ -216,19 +214,6 @@ void RunPadOut(const CallSite& site, const AscendC::GlobalTensor<T>& dst, const 
                       static_cast<uint64_t>(params.srcStride) * kBlockBytes;
     copy.targetStep = copy.bytes + (Planted(Defect::kGapsOfOutputsIgnored) ? 0 : params.dstStride);
     CopyOut(site, dst.View(), src.View(), copy);
-}
-
-template <typename T>
-uint64_t ValueBits(const T& value)
-{
-    uint64_t bits = 0;
-    std::memcpy(&bits, &value, sizeof(T));
-    return bits;
-}
-
-inline AscendC::DataCopyExtParams Extended(const AscendC::DataCopyParams& params)
-{
-    return {params.blockCount, params.blockLen, params.srcStride, params.dstStride, 0};
 }
 
 }  // namespace ascendc_host
@@ -290,38 +275,19 @@ void DataCopy(const LocalTensor<T>& dstLocal, const LocalTensor<T>& srcLocal, co
 }
 
 template <typename T>
-void DataCopyPad(const LocalTensor<T>& dstLocal, const GlobalTensor<T>& srcGlobal, const DataCopyParams& dataCopyParams,
-                 const DataCopyPadParams& padParams, Where where = Where::Here())
-{
-    ascendc_host::RunPadIn(ascendc_host::CallSite{"DataCopyPad", where}, dstLocal, srcGlobal,
-                           ascendc_host::Extended(dataCopyParams), padParams.isPad, padParams.leftPadding,
-                           padParams.rightPadding, padParams.paddingValue, ascendc_host::kMaxBlockLength);
-}
-
-template <typename T>
-void DataCopyPad(const GlobalTensor<T>& dstGlobal, const LocalTensor<T>& srcLocal, const DataCopyParams& dataCopyParams,
-                 Where where = Where::Here())
-{
-    ascendc_host::RunPadOut(ascendc_host::CallSite{"DataCopyPad", where}, dstGlobal, srcLocal,
-                            ascendc_host::Extended(dataCopyParams), ascendc_host::kMaxBlockLength);
-}
-
-template <typename T>
 void DataCopyPad(const LocalTensor<T>& dstLocal, const GlobalTensor<T>& srcGlobal,
                  const DataCopyExtParams& dataCopyParams, const DataCopyPadExtParams<T>& padParams,
                  Where where = Where::Here())
 {
     ascendc_host::RunPadIn(ascendc_host::CallSite{"DataCopyPad", where}, dstLocal, srcGlobal, dataCopyParams,
-                           padParams.isPad, padParams.leftPadding, padParams.rightPadding,
-                           ascendc_host::ValueBits(padParams.paddingValue), ascendc_host::kMaxPadBlockBytes);
+                           padParams);
 }
 
 template <typename T>
 void DataCopyPad(const GlobalTensor<T>& dstGlobal, const LocalTensor<T>& srcLocal,
                  const DataCopyExtParams& dataCopyParams, Where where = Where::Here())
 {
-    ascendc_host::RunPadOut(ascendc_host::CallSite{"DataCopyPad", where}, dstGlobal, srcLocal, dataCopyParams,
-                            ascendc_host::kMaxPadBlockBytes);
+    ascendc_host::RunPadOut(ascendc_host::CallSite{"DataCopyPad", where}, dstGlobal, srcLocal, dataCopyParams);
 }
 
 }  // namespace AscendC

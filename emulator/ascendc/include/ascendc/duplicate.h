@@ -1,4 +1,4 @@
-// Duplicate (a scalar into every lane), Brcb (8 elements into 8 blocks) and Copy.
+// Duplicate (a scalar into every lane) and Brcb (8 elements into 8 blocks).
 #pragma once
 
 #include <cstdint>
@@ -16,14 +16,6 @@ template <typename T>
 struct ConstantLane {
     T value;
     T operator()() const { return value; }
-};
-
-struct IdentityLane {
-    template <typename T>
-    T operator()(T value) const
-    {
-        return value;
-    }
 };
 
 template <typename T>
@@ -67,50 +59,18 @@ void RunBrcb(const CallSite& site, const AscendC::LocalTensor<T>& dst, const Asc
     instruction.VectorConflicts(BankConflictCycles(shape, to));
 }
 
-// In counter mode every repeat moves as many elements as the register says, so a repeat may be longer than 256 bytes.
-template <typename T>
-void RunCopy(const CallSite& site, const std::optional<VectorShape>& shape, const AscendC::LocalTensor<T>& dst,
-             const AscendC::LocalTensor<T>& src, uint32_t repeats, const AscendC::CopyRepeatParams& strides)
-{
-    if (!shape) return;
-    if (!CurrentMask().counter) {
-        RunElementwise<VectorOp::kCopy>(site, *shape, IdentityLane(),
-                                        Operand<T>("dstLocal", dst, strides.dstStride, strides.dstRepeatSize),
-                                        Operand<T>("srcLocal", src, strides.srcStride, strides.srcRepeatSize));
-        return;
-    }
-    constexpr uint32_t perBlock = kBlockBytes / sizeof(T);
-    for (uint32_t repeat = 0; repeat < repeats; ++repeat) {
-        const Operand<T> to("dstLocal", dst[Index(repeat * strides.dstRepeatSize * perBlock, site.where)],
-                            strides.dstStride, strides.dstStride * kBlocksPerRepeat);
-        const Operand<T> from("srcLocal", src[Index(repeat * strides.srcRepeatSize * perBlock, site.where)],
-                              strides.srcStride, strides.srcStride * kBlocksPerRepeat);
-        RunElementwise<VectorOp::kCopy>(site, *shape, IdentityLane(), to, from);
-    }
-}
-
 }  // namespace ascendc_host
 
 namespace AscendC {
 
 template <typename T, bool isSetMask = true>
-void Duplicate(const LocalTensor<T>& dstLocal, const T& scalarValue, uint64_t mask, const uint8_t repeatTimes,
-               const uint16_t dstBlockStride, const uint8_t dstRepeatStride, Where where = Where::Here())
+void Duplicate(const LocalTensor<T>& dstLocal, const T& scalarValue, const ascendc_host::MaskArgument& mask,
+               const uint8_t repeatTimes, const uint16_t dstBlockStride, const uint8_t dstRepeatStride,
+               Where where = Where::Here())
 {
     static_assert(ascendc_host::kIsPlain16Or32<T>, "Duplicate: the 910B supports types of 16 and 32 bits");
     const ascendc_host::CallSite site{"Duplicate", where};
     const auto shape = ascendc_host::LevelZeroShape<isSetMask>(site, ascendc_host::kLanesOf<T>, mask, repeatTimes);
-    ascendc_host::RunDuplicate(site, shape, dstLocal, scalarValue, dstBlockStride, dstRepeatStride);
-}
-
-template <typename T, bool isSetMask = true>
-void Duplicate(const LocalTensor<T>& dstLocal, const T& scalarValue, uint64_t mask[], const uint8_t repeatTimes,
-               const uint16_t dstBlockStride, const uint8_t dstRepeatStride, Where where = Where::Here())
-{
-    static_assert(ascendc_host::kIsPlain16Or32<T>, "Duplicate: the 910B supports types of 16 and 32 bits");
-    const ascendc_host::CallSite site{"Duplicate", where};
-    const auto shape = ascendc_host::LevelZeroShape<isSetMask>(site, ascendc_host::kLanesOf<T>,
-                                                               static_cast<const uint64_t*>(mask), repeatTimes);
     ascendc_host::RunDuplicate(site, shape, dstLocal, scalarValue, dstBlockStride, dstRepeatStride);
 }
 
@@ -130,26 +90,6 @@ void Brcb(const LocalTensor<T>& dstLocal, const LocalTensor<T>& src0Local, const
 {
     static_assert(ascendc_host::kIsPlain16Or32<T>, "Brcb: the 910B supports types of 16 and 32 bits");
     ascendc_host::RunBrcb(ascendc_host::CallSite{"Brcb", where}, dstLocal, src0Local, repeatTimes, repeatParams);
-}
-
-template <typename T, bool isSetMask = true>
-void Copy(const LocalTensor<T>& dstLocal, const LocalTensor<T>& srcLocal, const uint64_t mask[],
-          const uint8_t repeatTimes, const CopyRepeatParams& repeatParams, Where where = Where::Here())
-{
-    static_assert(ascendc_host::kIsPlain16Or32<T>, "Copy: the 910B supports types of 16 and 32 bits");
-    const ascendc_host::CallSite site{"Copy", where};
-    const auto shape = ascendc_host::LevelZeroShape<isSetMask>(site, ascendc_host::kLanesOf<T>, mask, repeatTimes);
-    ascendc_host::RunCopy(site, shape, dstLocal, srcLocal, repeatTimes, repeatParams);
-}
-
-template <typename T, bool isSetMask = true>
-void Copy(const LocalTensor<T>& dstLocal, const LocalTensor<T>& srcLocal, const uint64_t mask,
-          const uint8_t repeatTimes, const CopyRepeatParams& repeatParams, Where where = Where::Here())
-{
-    static_assert(ascendc_host::kIsPlain16Or32<T>, "Copy: the 910B supports types of 16 and 32 bits");
-    const ascendc_host::CallSite site{"Copy", where};
-    const auto shape = ascendc_host::LevelZeroShape<isSetMask>(site, ascendc_host::kLanesOf<T>, mask, repeatTimes);
-    ascendc_host::RunCopy(site, shape, dstLocal, srcLocal, repeatTimes, repeatParams);
 }
 
 }  // namespace AscendC

@@ -34,10 +34,6 @@ struct GatherRange {
     }
 };
 
-// Fixed patterns repeat every 4 elements: bit i of the pattern keeps element i. 1, 2: even, odd elements; 3..6: every
-// fourth; 7: all.
-constexpr uint32_t kFixedPatterns[] = {0x0, 0x5, 0xa, 0x1, 0x2, 0x4, 0x8, 0xf};
-
 inline std::optional<GatherRange> GatherRangeOf(const CallSite& site, uint32_t elementBytes, bool reduceMode,
                                                 uint32_t mask, const AscendC::GatherMaskParams& params)
 {
@@ -75,19 +71,19 @@ inline void ReadGatherSource(Instruction& instruction, const VectorOperand& sour
     }
 }
 
-// The bytes that the destination may need for so many elements of each repeat.
-inline uint64_t AtMost(const VectorOperand& to, const GatherRange& range, uint64_t kept)
+// The bytes that the destination may need.
+inline uint64_t AtMost(const VectorOperand& to, const GatherRange& range)
 {
-    return std::min<uint64_t>(kept * range.repeats * to.elementBytes, to.view.size);
+    return std::min<uint64_t>(range.perRepeat * range.repeats * to.elementBytes, to.view.size);
 }
 
 // Packing in place is allowed: the result never overtakes what is still to be read.
 inline void CheckGatherOverlap(const CallSite& site, const VectorOperand& to, const VectorOperand& from,
-                               const GatherRange& range, uint64_t kept)
+                               const GatherRange& range)
 {
     if (to.view.offset == from.view.offset) return;
     const uint64_t end = range.Offset(range.repeats - 1, range.perRepeat - 1, from.elementBytes) + from.elementBytes;
-    RequireDisjoint(site, to, {0, AtMost(to, range, kept)}, from, {0, end});
+    RequireDisjoint(site, to, {0, AtMost(to, range)}, from, {0, end});
 }
 
 // Packs the elements that keeps(repeat, element) chooses. Returns how many.
@@ -124,7 +120,7 @@ uint64_t FinishGather(Instruction& instruction, const GatherRange& range, uint32
 }
 
 template <typename T, typename U>
-void RunGatherUser(const CallSite& site, const AscendC::LocalTensor<T>& dst, const AscendC::LocalTensor<T>& src0,
+void RunGatherMask(const CallSite& site, const AscendC::LocalTensor<T>& dst, const AscendC::LocalTensor<T>& src0,
                    const AscendC::LocalTensor<U>& pattern, bool reduceMode, uint32_t mask,
                    const AscendC::GatherMaskParams& params, uint64_t& rsvdCnt)
 {
@@ -143,36 +139,11 @@ void RunGatherUser(const CallSite& site, const AscendC::LocalTensor<T>& dst, con
         words.insert(words.end(), first, first + patternBytes);
     }
     ReadGatherSource(instruction, from, *range);
-    CheckGatherOverlap(site, to, from, *range, range->perRepeat);
-    RequireDisjoint(site, to, {0, AtMost(to, *range, range->perRepeat)}, bits,
-                    {0, (range->repeats - 1) * stride + patternBytes});
+    CheckGatherOverlap(site, to, from, *range);
+    RequireDisjoint(site, to, {0, AtMost(to, *range)}, bits, {0, (range->repeats - 1) * stride + patternBytes});
     const uint64_t kept = Pack(instruction, to, from, *range, [&](uint32_t repeat, uint64_t element) {
         return (words[repeat * patternBytes + element / 8] >> (element % 8) & 1) != 0;
     });
-    rsvdCnt = FinishGather<T>(instruction, *range, mask, kept);
-}
-
-template <typename T>
-void RunGatherFixed(const CallSite& site, const AscendC::LocalTensor<T>& dst, const AscendC::LocalTensor<T>& src0,
-                    uint8_t pattern, bool reduceMode, uint32_t mask, const AscendC::GatherMaskParams& params,
-                    uint64_t& rsvdCnt)
-{
-    if (pattern < 1 || pattern > 7) {
-        site.Report(Check::kParameter, "the fixed pattern is " + std::to_string(pattern),
-                    "use 1 (even elements), 2 (odd), 3 to 6 (every fourth) or 7 (all)");
-        return;
-    }
-    const auto range = GatherRangeOf(site, sizeof(T), reduceMode, mask, params);
-    if (!range) return;
-    const Operand<T> to("dstLocal", dst, 1, 1);
-    const Operand<T> from("src0Local", src0, range->blockStride, range->repeatStride);
-    Instruction instruction(Pipe::kV, site.call, site.where);
-    ReadGatherSource(instruction, from, *range);
-    const auto keeps = [&](uint32_t, uint64_t element) { return (kFixedPatterns[pattern] >> (element % 4) & 1) != 0; };
-    uint64_t perRepeat = 0;
-    for (uint64_t element = 0; element < range->perRepeat; ++element) perRepeat += keeps(0, element);
-    CheckGatherOverlap(site, to, from, *range, perRepeat);
-    const uint64_t kept = Pack(instruction, to, from, *range, keeps);
     rsvdCnt = FinishGather<T>(instruction, *range, mask, kept);
 }
 
@@ -188,18 +159,8 @@ void GatherMask(const LocalTensor<T>& dstLocal, const LocalTensor<T>& src0Local,
     static_assert(ascendc_host::kIsPlain16Or32<T>, "GatherMask: the 910B supports types of 16 and 32 bits");
     static_assert(sizeof(T) == 2 ? std::is_same_v<U, uint16_t> : std::is_same_v<U, uint32_t>,
                   "GatherMask: the pattern is uint16_t for 16-bit elements and uint32_t for 32-bit elements");
-    ascendc_host::RunGatherUser(ascendc_host::CallSite{"GatherMask", where}, dstLocal, src0Local, src1Pattern,
+    ascendc_host::RunGatherMask(ascendc_host::CallSite{"GatherMask", where}, dstLocal, src0Local, src1Pattern,
                                 reduceMode, mask, gatherMaskParams, rsvdCnt);
-}
-
-template <typename T, GatherMaskMode mode = defaultGatherMaskMode>
-void GatherMask(const LocalTensor<T>& dstLocal, const LocalTensor<T>& src0Local, const uint8_t src1Pattern,
-                const bool reduceMode, const uint32_t mask, const GatherMaskParams& gatherMaskParams, uint64_t& rsvdCnt,
-                Where where = Where::Here())
-{
-    static_assert(ascendc_host::kIsPlain16Or32<T>, "GatherMask: the 910B supports types of 16 and 32 bits");
-    ascendc_host::RunGatherFixed(ascendc_host::CallSite{"GatherMask", where}, dstLocal, src0Local, src1Pattern,
-                                 reduceMode, mask, gatherMaskParams, rsvdCnt);
 }
 
 // How many elements the last GatherMask kept; needs a V_S flag since then.

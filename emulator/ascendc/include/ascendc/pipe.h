@@ -46,7 +46,6 @@ public:
     void Init()
     {
         ascendc_host::CurrentMask() = ascendc_host::MaskRegister{};
-        ascendc_host::CurrentPad() = ascendc_host::PadRegister{};
         ascendc_host::UnreadResults().clear();
         ascendc_host::CurrentTPipe() = this;
         destroyed_ = false;
@@ -104,20 +103,6 @@ public:
         const int id = core.AllocateEventId(pipes.from, pipes.to, where);
         core.ReleaseEventId(pipes.from, pipes.to, id);
         return static_cast<TEventID>(id);
-    }
-
-    template <HardEvent event>
-    TEventID FetchEventID(Where where = Where::Here())
-    {
-        return FetchEventID(event, where);
-    }
-
-    void Reset()
-    {
-        Drain();
-        GiveCubeEventsBack();
-        ascendc_host::Core::Current().ResetLocal();
-        Init();
     }
 
     void Destroy()

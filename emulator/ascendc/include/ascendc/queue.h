@@ -70,7 +70,6 @@ public:
             }
             core.SetBufferState(buffer.id, BufferState::kAllocated);
             buffer.allocatedAt = where;
-            ++used_;
             return core.WholeBuffer(buffer.id);
         }
         core.Fault(Check::kQueue, where, "AllocTensor",
@@ -103,19 +102,15 @@ public:
         waiting_.push_back(&buffer);
     }
 
-    LocalView DeQue(PipePair pipes, Where where)
+    LocalView DeQue(Where where)
     {
         Core& core = Core::Current();
         if (waiting_.empty()) {
             core.Fault(Check::kQueue, where, "DeQue", "no tensor is enqueued; the core would wait for ever",
-                       "call EnQue first, or ask HasTensorInQue");
+                       "call EnQue first");
         }
         QueueBuffer& buffer = *waiting_.front();
         waiting_.pop_front();
-        if (buffer.enqueuePipes.from != pipes.from || buffer.enqueuePipes.to != pipes.to) {
-            core.Report(Check::kQueue, where, "DeQue", "the tensor was enqueued for another pair of pipes",
-                        "give EnQue and DeQue the same positions");
-        }
         if (buffer.enqueueEvent != kNoEvent) {
             if (!core.Suppressed(where)) {
                 core.WaitFlag(buffer.enqueuePipes.from, buffer.enqueuePipes.to, buffer.enqueueEvent, where);
@@ -142,11 +137,7 @@ public:
             core.SetFlag(pipes.from, pipes.to, buffer.freeEvent, where);
         }
         core.SetBufferState(buffer.id, BufferState::kFree);
-        --used_;
     }
-
-    int32_t Waiting() const { return static_cast<int32_t>(waiting_.size()); }
-    bool HasIdle() const { return used_ < Count(); }
 
 private:
     size_t Count() const { return buffers_ == nullptr ? 0 : buffers_->size(); }
@@ -170,7 +161,6 @@ private:
     std::shared_ptr<QueueBuffers> buffers_;
     std::deque<QueueBuffer*> waiting_;
     size_t cursor_ = 0;
-    size_t used_ = 0;
 };
 
 }  // namespace ascendc_host
@@ -227,33 +217,11 @@ public:
         return true;
     }
 
-    template <TPosition srcUserPos, TPosition dstUserPos, typename T>
-    bool EnQue(const LocalTensor<T>& tensor, Where where = Where::Here())
-    {
-        static_assert(ascendc_host::IsUbOrGm(srcUserPos) && ascendc_host::IsUbOrGm(dstUserPos),
-                      "EnQue: positions are GM, VECIN, VECOUT, VECCALC");
-        queue_.EnQue(tensor.View(), ascendc_host::QueueEvent(srcUserPos, dstUserPos, true), depth, where);
-        return true;
-    }
-
     template <typename T>
     LocalTensor<T> DeQue(Where where = Where::Here())
     {
-        return LocalTensor<T>(queue_.DeQue(ascendc_host::QueueEvent(src, dst, true), where));
+        return LocalTensor<T>(queue_.DeQue(where));
     }
-
-    template <TPosition srcUserPos, TPosition dstUserPos, typename T>
-    LocalTensor<T> DeQue(Where where = Where::Here())
-    {
-        static_assert(ascendc_host::IsUbOrGm(srcUserPos) && ascendc_host::IsUbOrGm(dstUserPos),
-                      "DeQue: positions are GM, VECIN, VECOUT, VECCALC");
-        return LocalTensor<T>(queue_.DeQue(ascendc_host::QueueEvent(srcUserPos, dstUserPos, true), where));
-    }
-
-    bool VacantInQue() { return queue_.Waiting() < depth; }
-    bool HasTensorInQue() { return queue_.Waiting() > 0; }
-    int32_t GetTensorCountInQue() { return queue_.Waiting(); }
-    bool HasIdleBuffer() { return queue_.HasIdle(); }
 
 private:
     friend class TPipe;

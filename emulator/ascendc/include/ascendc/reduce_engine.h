@@ -39,14 +39,6 @@ struct MaxStep {
     }
 };
 
-struct MinStep {
-    template <typename T>
-    Reduced<T> operator()(const Reduced<T>& a, const Reduced<T>& b) const
-    {
-        return b.value < a.value ? b : a;
-    }
-};
-
 // Reduces lanes [first, first + count) of one repeat; count is a power of two.
 template <uint32_t count, typename T, typename Step>
 Reduced<T> ReduceTree(const LaneCursor<T>& from, const LaneBits& bits, uint32_t repeat, uint32_t first, Step step)
@@ -202,7 +194,7 @@ void RunWholeReduceSum(const CallSite& site, const std::optional<VectorShape>& s
 // Values and indices are stored in the width of T, the index as raw bits of an unsigned integer, from 0 in each repeat;
 // an index alone always has 32 bits.
 template <typename T>
-void StoreExtreme(const Reduced<T>& reduced, AscendC::ReduceOrder order, uint8_t* to)
+void StoreMaximum(const Reduced<T>& reduced, AscendC::ReduceOrder order, uint8_t* to)
 {
     const auto index = static_cast<std::conditional_t<sizeof(T) == 2, uint16_t, uint32_t>>(reduced.lane);
     switch (order) {
@@ -223,7 +215,7 @@ void StoreExtreme(const Reduced<T>& reduced, AscendC::ReduceOrder order, uint8_t
 }
 
 template <typename T>
-uint32_t ExtremeSlotBytes(AscendC::ReduceOrder order)
+uint32_t MaximumSlotBytes(AscendC::ReduceOrder order)
 {
     switch (order) {
         case AscendC::ReduceOrder::ORDER_ONLY_VALUE:
@@ -235,19 +227,19 @@ uint32_t ExtremeSlotBytes(AscendC::ReduceOrder order)
     }
 }
 
-template <typename T, typename Step>
-void RunWholeReduceExtreme(const CallSite& site, const std::optional<VectorShape>& shape, Step step,
-                           const AscendC::LocalTensor<T>& dst, const AscendC::LocalTensor<T>& src, int32_t dstRepStride,
-                           int32_t srcBlkStride, int32_t srcRepStride, AscendC::ReduceOrder order)
+template <typename T>
+void RunWholeReduceMax(const CallSite& site, const std::optional<VectorShape>& shape,
+                       const AscendC::LocalTensor<T>& dst, const AscendC::LocalTensor<T>& src, int32_t dstRepStride,
+                       int32_t srcBlkStride, int32_t srcRepStride, AscendC::ReduceOrder order)
 {
     if (!CheckReduceStrides(site, dstRepStride, srcBlkStride, srcRepStride) || !shape) return;
     const Operand<T> from("srcLocal", src, srcBlkStride, srcRepStride);
     const LaneCursor<T> cursor(from);
-    const uint32_t slot = ExtremeSlotBytes<T>(order);
+    const uint32_t slot = MaximumSlotBytes<T>(order);
     const ReduceTarget target = TargetOf(dst, slot, kLanesOf<T>, slot * dstRepStride, slot);
     RunReduce<VectorOp::kWholeReduce>(
         site, *shape, from, target, [&](const LaneBits& bits, uint32_t repeat, uint32_t, uint8_t* to) {
-            StoreExtreme(ReduceTree<kLanesOf<T>>(cursor, bits, repeat, 0, step), order, to);
+            StoreMaximum(ReduceTree<kLanesOf<T>>(cursor, bits, repeat, 0, MaxStep()), order, to);
         });
 }
 

@@ -1,8 +1,7 @@
-// Registers that a kernel sets by calls of their own: the mask of the vector unit and the filling of paddings.
+// The mask register of the vector unit, which a kernel sets by calls of their own.
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 
 #include "constants.h"
 #include "enums.h"
@@ -17,23 +16,11 @@ struct MaskRegister {
     uint64_t low = ~0ull;
 };
 
-// What fills the padding of a DataCopyPad with isPad = false, once SetPadValue was called.
-struct PadRegister {
-    bool set = false;
-    uint64_t value = 0;
-};
-
-// One core runs on a host thread at a time. TPipe resets the registers, as the start code of the device does.
+// One core runs on a host thread at a time. TPipe resets the register, as the start code of the device does.
 inline MaskRegister& CurrentMask()
 {
     static thread_local MaskRegister mask;
     return mask;
-}
-
-inline PadRegister& CurrentPad()
-{
-    static thread_local PadRegister pad;
-    return pad;
 }
 
 inline void RecordScalarIssue(const char* call, Where where)
@@ -77,28 +64,6 @@ void SetVectorMask(const uint64_t maskHigh, const uint64_t maskLow, Where where 
     ascendc_host::MaskRegister& mask = ascendc_host::CurrentMask();
     mask.high = maskHigh;
     mask.low = maskLow;
-}
-
-// `len`: the first lanes of each repeat in norm mode, the number of elements in counter mode.
-template <typename T, MaskMode mode = MaskMode::NORMAL>
-void SetVectorMask(int32_t len, Where where = Where::Here())
-{
-    if constexpr (mode == MaskMode::COUNTER) {
-        SetVectorMask<T, mode>(0, static_cast<uint64_t>(len), where);
-    } else {
-        const ascendc_host::MaskRegister prefix = ascendc_host::PrefixMask(static_cast<uint64_t>(len));
-        SetVectorMask<T, mode>(prefix.high, prefix.low, where);
-    }
-}
-
-template <typename T, TPosition pos = TPosition::MAX>
-void SetPadValue(T paddingValue, Where where = Where::Here())
-{
-    static_assert(sizeof(T) <= sizeof(uint64_t), "SetPadValue: a number of at most 64 bits");
-    ascendc_host::RecordScalarIssue("SetPadValue", where);
-    ascendc_host::PadRegister& pad = ascendc_host::CurrentPad();
-    pad = {true, 0};
-    std::memcpy(&pad.value, &paddingValue, sizeof(T));
 }
 
 inline void ResetMask(Where where = Where::Here())

@@ -39,12 +39,6 @@ struct UnaryRepeatParams {
           dstRepStride(dstRepStrideIn),
           srcRepStride(srcRepStrideIn)
     {}
-    UnaryRepeatParams(const uint16_t dstBlkStrideIn, const uint16_t srcBlkStrideIn, const uint8_t dstRepStrideIn,
-                      const uint8_t srcRepStrideIn, const bool halfBlockIn)
-        : UnaryRepeatParams(dstBlkStrideIn, srcBlkStrideIn, dstRepStrideIn, srcRepStrideIn)
-    {
-        halfBlock = halfBlockIn;
-    }
 
     uint32_t blockNumber = DEFAULT_BLK_NUM;
     uint16_t dstBlkStride = DEFAULT_BLK_STRIDE;
@@ -89,19 +83,6 @@ struct GatherMaskParams {
     uint8_t src1RepeatStride = DEFAULT_REPEAT_STRIDE;
 };
 
-struct CopyRepeatParams {
-    CopyRepeatParams() = default;
-    CopyRepeatParams(const uint16_t dstStrideIn, const uint16_t srcStrideIn, uint16_t dstRepeatSizeIn,
-                     uint16_t srcRepeatSizeIn)
-        : dstStride(dstStrideIn), srcStride(srcStrideIn), dstRepeatSize(dstRepeatSizeIn), srcRepeatSize(srcRepeatSizeIn)
-    {}
-
-    uint16_t dstStride = DEFAULT_DATA_COPY_STRIDE;
-    uint16_t srcStride = DEFAULT_DATA_COPY_STRIDE;
-    uint16_t dstRepeatSize = DEFAULT_REPEAT_STRIDE;
-    uint16_t srcRepeatSize = DEFAULT_REPEAT_STRIDE;
-};
-
 struct DataCopyParams {
     DataCopyParams() = default;
     DataCopyParams(const uint16_t count, const uint16_t len, const uint16_t srcStrideIn, const uint16_t dstStrideIn)
@@ -112,19 +93,6 @@ struct DataCopyParams {
     uint16_t blockLen = 0;
     uint16_t srcStride = DEFAULT_DATA_COPY_STRIDE;
     uint16_t dstStride = DEFAULT_DATA_COPY_STRIDE;
-};
-
-struct DataCopyPadParams {
-    DataCopyPadParams() = default;
-    DataCopyPadParams(const bool isPadValue, const uint8_t leftPadValue, const uint8_t rightPadValue,
-                      const uint64_t padValue)
-        : isPad(isPadValue), leftPadding(leftPadValue), rightPadding(rightPadValue), paddingValue(padValue)
-    {}
-
-    bool isPad = false;
-    uint8_t leftPadding = 0;
-    uint8_t rightPadding = 0;
-    uint64_t paddingValue = 0;
 };
 
 struct DataCopyExtParams {

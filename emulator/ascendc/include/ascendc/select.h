@@ -1,8 +1,7 @@
 // Select: takes each lane from src0 where the bit of selMask is 1, from src1 where it is 0.
 //
-// VSEL_CMPMASK_SPR uses the same bits in every repeat, the other modes go on through selMask. Bits are least
-// significant first. The set-up of the selection costs further vector instructions: one to load the mask register, and
-// in the other modes one more to write the scalar or the mask's address to the reserved end of the Unified Buffer.
+// Bits are least significant first. The set-up of the selection costs two further vector instructions: one loads the
+// mask register, one writes the scalar or the mask's address to the reserved end of the Unified Buffer.
 #pragma once
 
 #include <cstdint>
@@ -21,26 +20,24 @@ struct SelectSource {
     T scalar;
 };
 
-inline void ChargeSelectSetup(const CallSite& site, AscendC::SELMODE mode)
+inline void ChargeSelectSetup(const CallSite& site)
 {
-    const int instructions = mode == AscendC::SELMODE::VSEL_CMPMASK_SPR ? 1 : 2;
-    for (int i = 0; i < instructions; ++i) {
+    for (int i = 0; i < 2; ++i) {
         Instruction instruction(Pipe::kV, site.call, site.where);
         instruction.ComputeCost(1, 1);
     }
 }
 
 // Bytes of selMask that the call reads.
-inline uint64_t SelectMaskBytes(AscendC::SELMODE mode, const VectorShape& shape)
+inline uint64_t SelectMaskBytes(const VectorShape& shape)
 {
-    if (mode == AscendC::SELMODE::VSEL_CMPMASK_SPR) return shape.lanes / 8;
     if (shape.elements != 0) return (shape.elements + 7) / 8;
     return static_cast<uint64_t>(shape.repeats) * shape.lanes / 8;
 }
 
 template <typename T>
-void SelectLanes(const VectorShape& shape, AscendC::SELMODE mode, const uint8_t* bits, const Operand<T>& to,
-                 Operand<T> first, const SelectSource<T>& second)
+void SelectLanes(const VectorShape& shape, const uint8_t* bits, const Operand<T>& to, Operand<T> first,
+                 const SelectSource<T>& second)
 {
     if (Planted(Defect::kSelectStridesIgnored)) {
         first.blockStride = 1;
@@ -51,7 +48,7 @@ void SelectLanes(const VectorShape& shape, AscendC::SELMODE mode, const uint8_t*
     const LaneCursor<T> zero(second.tensor == nullptr ? first : *second.tensor);
     for (uint32_t repeat = 0; repeat < shape.repeats; ++repeat) {
         const LaneBits& active = shape.BitsOf(repeat);
-        const uint64_t base = mode == AscendC::SELMODE::VSEL_CMPMASK_SPR ? 0 : repeat * shape.lanes;
+        const uint64_t base = static_cast<uint64_t>(repeat) * shape.lanes;
         for (uint32_t lane = 0; lane < shape.lanes; ++lane) {
             if (active.Group(lane, 1) == 0) continue;
             const bool fromFirst = (bits[(base + lane) / 8] >> ((base + lane) % 8) & 1) != 0;
@@ -67,14 +64,13 @@ void SelectLanes(const VectorShape& shape, AscendC::SELMODE mode, const uint8_t*
 }
 
 template <typename T, typename U>
-void RunSelect(const CallSite& site, const std::optional<VectorShape>& shape, AscendC::SELMODE mode,
-               const Operand<T>& to, const AscendC::LocalTensor<U>& selMask, const Operand<T>& first,
-               const SelectSource<T>& second)
+void RunSelect(const CallSite& site, const std::optional<VectorShape>& shape, const Operand<T>& to,
+               const AscendC::LocalTensor<U>& selMask, const Operand<T>& first, const SelectSource<T>& second)
 {
     if (!shape) return;
-    ChargeSelectSetup(site, mode);
+    ChargeSelectSetup(site);
     const Operand<U> mask("selMask", selMask, 1, 1);
-    const uint64_t maskBytes = SelectMaskBytes(mode, *shape);
+    const uint64_t maskBytes = SelectMaskBytes(*shape);
     Instruction instruction(Pipe::kV, site.call, site.where);
     CheckDestinationStride(site, to);
     instruction.CheckAligned(mask.view, kBlockBytes, mask.name);
@@ -85,7 +81,7 @@ void RunSelect(const CallSite& site, const std::optional<VectorShape>& shape, As
     RequireDisjoint(site, to, SpanOf(to, *shape), mask, {0, maskBytes});
     OverlapCheck(site, to, first, *shape).Run();
     if (second.tensor != nullptr) OverlapCheck(site, to, *second.tensor, *shape).Run();
-    SelectLanes(*shape, mode, bits, to, first, second);
+    SelectLanes(*shape, bits, to, first, second);
     instruction.ComputeCost(shape->repeats, shape->lanes / RateOf<VectorOp::kSelect, sizeof(T), sizeof(T)>());
     instruction.VectorConflicts(second.tensor == nullptr ? BankConflictCycles(*shape, to, first)
                                                          : BankConflictCycles(*shape, to, first, *second.tensor));
@@ -93,10 +89,12 @@ void RunSelect(const CallSite& site, const std::optional<VectorShape>& shape, As
 
 inline bool CheckSelectMode(const CallSite& site, AscendC::SELMODE mode, bool scalar)
 {
-    if ((mode == AscendC::SELMODE::VSEL_TENSOR_SCALAR_MODE) == scalar) return true;
+    using AscendC::SELMODE;
+    if (mode == (scalar ? SELMODE::VSEL_TENSOR_SCALAR_MODE : SELMODE::VSEL_TENSOR_TENSOR_MODE)) return true;
     site.Report(Check::kParameter,
                 std::string("src1 is a ") + (scalar ? "scalar" : "tensor") + ", which the SELMODE does not allow",
-                "VSEL_TENSOR_SCALAR_MODE goes with a scalar, the other two modes with a tensor");
+                "use VSEL_TENSOR_SCALAR_MODE with a scalar, VSEL_TENSOR_TENSOR_MODE with a tensor; this model has no "
+                "other mode");
     return false;
 }
 
@@ -108,7 +106,7 @@ void RunSelectTensors(const CallSite& site, const std::optional<VectorShape>& sh
 {
     if (!CheckSelectMode(site, mode, false)) return;
     const Operand<T> second("src1Local", src1, strides.src1BlkStride, strides.src1RepStride);
-    RunSelect(site, shape, mode, Operand<T>("dstLocal", dst, strides.dstBlkStride, strides.dstRepStride), selMask,
+    RunSelect(site, shape, Operand<T>("dstLocal", dst, strides.dstBlkStride, strides.dstRepStride), selMask,
               Operand<T>("src0Local", src0, strides.src0BlkStride, strides.src0RepStride),
               SelectSource<T>{&second, T{}});
 }
@@ -119,7 +117,7 @@ void RunSelectScalar(const CallSite& site, const std::optional<VectorShape>& sha
                      const AscendC::LocalTensor<T>& src0, T src1, const AscendC::BinaryRepeatParams& strides)
 {
     if (!CheckSelectMode(site, mode, true)) return;
-    RunSelect(site, shape, mode, Operand<T>("dstLocal", dst, strides.dstBlkStride, strides.dstRepStride), selMask,
+    RunSelect(site, shape, Operand<T>("dstLocal", dst, strides.dstBlkStride, strides.dstRepStride), selMask,
               Operand<T>("src0Local", src0, strides.src0BlkStride, strides.src0RepStride),
               SelectSource<T>{nullptr, src1});
 }
@@ -137,20 +135,8 @@ namespace AscendC {
 
 template <typename T, typename U, bool isSetMask = true>
 void Select(const LocalTensor<T>& dstLocal, const LocalTensor<U>& selMask, const LocalTensor<T>& src0Local,
-            const LocalTensor<T>& src1Local, SELMODE selMode, uint64_t mask[], uint8_t repeatTimes,
-            const BinaryRepeatParams& repeatParams, Where where = Where::Here())
-{
-    ascendc_host::CheckSelectTypes<T, U>();
-    const ascendc_host::CallSite site{"Select", where};
-    const auto shape = ascendc_host::LevelZeroShape<true>(site, ascendc_host::kLanesOf<T>,
-                                                          static_cast<const uint64_t*>(mask), repeatTimes);
-    ascendc_host::RunSelectTensors(site, shape, selMode, dstLocal, selMask, src0Local, src1Local, repeatParams);
-}
-
-template <typename T, typename U, bool isSetMask = true>
-void Select(const LocalTensor<T>& dstLocal, const LocalTensor<U>& selMask, const LocalTensor<T>& src0Local,
-            const LocalTensor<T>& src1Local, SELMODE selMode, uint64_t mask, uint8_t repeatTimes,
-            const BinaryRepeatParams& repeatParams, Where where = Where::Here())
+            const LocalTensor<T>& src1Local, SELMODE selMode, const ascendc_host::MaskArgument& mask,
+            uint8_t repeatTimes, const BinaryRepeatParams& repeatParams, Where where = Where::Here())
 {
     ascendc_host::CheckSelectTypes<T, U>();
     const ascendc_host::CallSite site{"Select", where};
@@ -158,32 +144,10 @@ void Select(const LocalTensor<T>& dstLocal, const LocalTensor<U>& selMask, const
     ascendc_host::RunSelectTensors(site, shape, selMode, dstLocal, selMask, src0Local, src1Local, repeatParams);
 }
 
-template <typename T, typename U>
-void Select(const LocalTensor<T>& dstLocal, const LocalTensor<U>& selMask, const LocalTensor<T>& src0Local,
-            const LocalTensor<T>& src1Local, SELMODE selMode, uint32_t calCount, Where where = Where::Here())
-{
-    ascendc_host::CheckSelectTypes<T, U>();
-    const ascendc_host::CallSite site{"Select", where};
-    const auto shape = ascendc_host::LevelTwoShape(site, ascendc_host::kLanesOf<T>, calCount);
-    ascendc_host::RunSelectTensors(site, shape, selMode, dstLocal, selMask, src0Local, src1Local, BinaryRepeatParams());
-}
-
 template <typename T, typename U, bool isSetMask = true>
 void Select(const LocalTensor<T>& dstLocal, const LocalTensor<U>& selMask, const LocalTensor<T>& src0Local, T src1Local,
-            SELMODE selMode, uint64_t mask[], uint8_t repeatTimes, const BinaryRepeatParams& repeatParams,
-            Where where = Where::Here())
-{
-    ascendc_host::CheckSelectTypes<T, U>();
-    const ascendc_host::CallSite site{"Select", where};
-    const auto shape = ascendc_host::LevelZeroShape<true>(site, ascendc_host::kLanesOf<T>,
-                                                          static_cast<const uint64_t*>(mask), repeatTimes);
-    ascendc_host::RunSelectScalar(site, shape, selMode, dstLocal, selMask, src0Local, src1Local, repeatParams);
-}
-
-template <typename T, typename U, bool isSetMask = true>
-void Select(const LocalTensor<T>& dstLocal, const LocalTensor<U>& selMask, const LocalTensor<T>& src0Local, T src1Local,
-            SELMODE selMode, uint64_t mask, uint8_t repeatTimes, const BinaryRepeatParams& repeatParams,
-            Where where = Where::Here())
+            SELMODE selMode, const ascendc_host::MaskArgument& mask, uint8_t repeatTimes,
+            const BinaryRepeatParams& repeatParams, Where where = Where::Here())
 {
     ascendc_host::CheckSelectTypes<T, U>();
     const ascendc_host::CallSite site{"Select", where};

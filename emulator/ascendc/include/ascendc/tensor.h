@@ -62,25 +62,6 @@ void ScalarWrite(const GmView& view, uint64_t index, const T& value, const char*
     instruction.ScalarCost(ScalarAccess::kGmMiss);
 }
 
-// What operator() returns instead of T&, so that reads and writes through it are seen.
-template <typename T, typename View>
-class ScalarReference {
-public:
-    ScalarReference(const View& view, uint64_t index, Where where) : view_(view), index_(index), where_(where) {}
-    operator T() const { return ScalarRead<T>(view_, index_, "operator()", where_); }
-    const ScalarReference& operator=(const T& value) const
-    {
-        ScalarWrite<T>(view_, index_, value, "operator()", where_);
-        return *this;
-    }
-    const ScalarReference& operator=(const ScalarReference& other) const { return *this = static_cast<T>(other); }
-
-private:
-    View view_;
-    uint64_t index_;
-    Where where_;
-};
-
 }  // namespace ascendc_host
 
 namespace AscendC {
@@ -116,12 +97,6 @@ public:
         ascendc_host::ScalarWrite<T>(view_, index, static_cast<T>(value), "SetValue", where);
     }
 
-    ascendc_host::ScalarReference<T, ascendc_host::LocalView> operator()(const uint32_t index,
-                                                                         Where where = Where::Here()) const
-    {
-        return {view_, index, where};
-    }
-
     template <typename U>
     LocalTensor<U> ReinterpretCast() const
     {
@@ -136,14 +111,6 @@ public:
     uint64_t GetPhyAddr(const uint32_t offset) const { return GetPhyAddr() + offset * sizeof(T); }
 
     uint32_t GetSize() const { return view_.size / sizeof(T); }
-    void SetSize(const uint32_t size, Where where = Where::Here())
-    {
-        const ascendc_host::LocalView whole = ascendc_host::Core::Current().WholeBuffer(view_.buffer);
-        const uint64_t bytes = static_cast<uint64_t>(size) * sizeof(T);
-        if (view_.offset + bytes > whole.offset + whole.size) FaultSize(bytes, whole.size, where);
-        view_.size = static_cast<uint32_t>(bytes);
-    }
-
     const ascendc_host::LocalView& View() const { return view_; }
 
 private:
@@ -153,14 +120,6 @@ private:
                                             "offset " + std::to_string(offset.value) + " lies behind the " +
                                                 std::to_string(GetSize()) + " elements of the tensor",
                                             "index inside the tensor, or make its buffer larger");
-    }
-
-    [[noreturn]] static void FaultSize(uint64_t bytes, uint32_t buffer, Where where)
-    {
-        ascendc_host::Core::Current().Fault(ascendc_host::Check::kLocalBounds, where, "SetSize",
-                                            std::to_string(bytes) + " bytes do not fit the buffer of " +
-                                                std::to_string(buffer) + " bytes at the tensor's offset",
-                                            "give the tensor at most the elements that its buffer holds");
     }
 
     ascendc_host::LocalView view_;
@@ -192,12 +151,6 @@ public:
     {
         ascendc_host::ScalarWrite<T>(view_, index, value, "SetValue", where);
     }
-    ascendc_host::ScalarReference<T, ascendc_host::GmView> operator()(const uint64_t index,
-                                                                      Where where = Where::Here()) const
-    {
-        return {view_, index, where};
-    }
-
     const __gm__ T* GetPhyAddr() const { return static_cast<const T*>(view_.base); }
     __gm__ T* GetPhyAddr(const uint64_t offset) const
     {

@@ -111,39 +111,28 @@ void RunBinary(const CallSite& site, const std::optional<VectorShape>& shape, F 
 
 namespace AscendC {
 
-// The three forms of a binary instruction. A macro, because a template cannot make function names.
-#define ASCENDC_HOST_BINARY(Name, op, mayCarry, Lane, message, ...)                                                  \
-    template <typename T, bool isSetMask = true>                                                                     \
-    void Name(const LocalTensor<T>& dstLocal, const LocalTensor<T>& src0Local, const LocalTensor<T>& src1Local,      \
-              uint64_t mask[], const uint8_t repeatTimes, const BinaryRepeatParams& repeatParams,                    \
-              Where where = Where::Here())                                                                           \
-    {                                                                                                                \
-        static_assert(ascendc_host::kIsOneOf<T, __VA_ARGS__>, message);                                              \
-        const ascendc_host::CallSite site{#Name, where};                                                             \
-        const auto shape = ascendc_host::LevelZeroShape<isSetMask>(site, ascendc_host::kLanesOf<T>,                  \
-                                                                   static_cast<const uint64_t*>(mask), repeatTimes); \
-        ascendc_host::RunBinary<op, mayCarry>(site, shape, Lane(), dstLocal, src0Local, src1Local, repeatParams);    \
-    }                                                                                                                \
-    template <typename T, bool isSetMask = true>                                                                     \
-    void Name(const LocalTensor<T>& dstLocal, const LocalTensor<T>& src0Local, const LocalTensor<T>& src1Local,      \
-              uint64_t mask, const uint8_t repeatTimes, const BinaryRepeatParams& repeatParams,                      \
-              Where where = Where::Here())                                                                           \
-    {                                                                                                                \
-        static_assert(ascendc_host::kIsOneOf<T, __VA_ARGS__>, message);                                              \
-        const ascendc_host::CallSite site{#Name, where};                                                             \
-        const auto shape =                                                                                           \
-            ascendc_host::LevelZeroShape<isSetMask>(site, ascendc_host::kLanesOf<T>, mask, repeatTimes);             \
-        ascendc_host::RunBinary<op, mayCarry>(site, shape, Lane(), dstLocal, src0Local, src1Local, repeatParams);    \
-    }                                                                                                                \
-    template <typename T>                                                                                            \
-    void Name(const LocalTensor<T>& dstLocal, const LocalTensor<T>& src0Local, const LocalTensor<T>& src1Local,      \
-              const int32_t& calCount, Where where = Where::Here())                                                  \
-    {                                                                                                                \
-        static_assert(ascendc_host::kIsOneOf<T, __VA_ARGS__>, message);                                              \
-        const ascendc_host::CallSite site{#Name, where};                                                             \
-        const auto shape = ascendc_host::LevelTwoShape(site, ascendc_host::kLanesOf<T>, calCount);                   \
-        ascendc_host::RunBinary<op, mayCarry>(site, shape, Lane(), dstLocal, src0Local, src1Local,                   \
-                                              BinaryRepeatParams());                                                 \
+// The two forms of a binary instruction. A macro, because a template cannot make function names.
+#define ASCENDC_HOST_BINARY(Name, op, mayCarry, Lane, message, ...)                                               \
+    template <typename T, bool isSetMask = true>                                                                  \
+    void Name(const LocalTensor<T>& dstLocal, const LocalTensor<T>& src0Local, const LocalTensor<T>& src1Local,   \
+              const ascendc_host::MaskArgument& mask, const uint8_t repeatTimes,                                  \
+              const BinaryRepeatParams& repeatParams, Where where = Where::Here())                                \
+    {                                                                                                             \
+        static_assert(ascendc_host::kIsOneOf<T, __VA_ARGS__>, message);                                           \
+        const ascendc_host::CallSite site{#Name, where};                                                          \
+        const auto shape =                                                                                        \
+            ascendc_host::LevelZeroShape<isSetMask>(site, ascendc_host::kLanesOf<T>, mask, repeatTimes);          \
+        ascendc_host::RunBinary<op, mayCarry>(site, shape, Lane(), dstLocal, src0Local, src1Local, repeatParams); \
+    }                                                                                                             \
+    template <typename T>                                                                                         \
+    void Name(const LocalTensor<T>& dstLocal, const LocalTensor<T>& src0Local, const LocalTensor<T>& src1Local,   \
+              const int32_t& calCount, Where where = Where::Here())                                               \
+    {                                                                                                             \
+        static_assert(ascendc_host::kIsOneOf<T, __VA_ARGS__>, message);                                           \
+        const ascendc_host::CallSite site{#Name, where};                                                          \
+        const auto shape = ascendc_host::LevelTwoShape(site, ascendc_host::kLanesOf<T>, calCount);                \
+        ascendc_host::RunBinary<op, mayCarry>(site, shape, Lane(), dstLocal, src0Local, src1Local,                \
+                                              BinaryRepeatParams());                                              \
     }
 
 ASCENDC_HOST_BINARY(Add, ascendc_host::VectorOp::kArithmetic, true, ascendc_host::AddLane,

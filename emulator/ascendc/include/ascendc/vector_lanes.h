@@ -94,8 +94,7 @@ void ComputeLanes(const VectorShape& shape, F f, const LaneCursor<D>& to, const 
 template <typename T>
 void RefuseInfinities(const CallSite& site, const Operand<T>& source, const VectorShape& shape)
 {
-    constexpr std::array calls = {
-        "Sub", "Max", "Min", "Exp", "Compare", "CompareScalar", "Compares", "BlockReduceMax", "WholeReduceMax"};
+    constexpr std::array calls = {"Sub", "Max", "Min", "Exp", "CompareScalar", "BlockReduceMax", "WholeReduceMax"};
     const auto isCalled = [&](const char* call) { return std::strcmp(call, site.call) == 0; };
     if (std::none_of(calls.begin(), calls.end(), isCalled)) return;
     const LaneCursor<T> cursor(source);

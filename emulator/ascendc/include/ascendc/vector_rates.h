@@ -23,7 +23,6 @@ enum class VectorOp : uint8_t {
     kDuplicate,
     kBrcb,  // in destination elements
     kGather,
-    kCopy,
 };
 
 struct VectorRate {
@@ -68,8 +67,6 @@ constexpr VectorRate kVectorRates[] = {
     {VectorOp::kBrcb, 4, 4, 64},
     {VectorOp::kGather, 2, 2, 5},
     {VectorOp::kGather, 4, 4, 5},
-    {VectorOp::kCopy, 2, 2, 128},
-    {VectorOp::kCopy, 4, 4, 64},
 };
 
 // The rate of an instruction; 0 when the table has none.

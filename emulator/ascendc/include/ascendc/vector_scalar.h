@@ -33,39 +33,29 @@ struct WithScalar {
 
 namespace AscendC {
 
-// The three forms of an instruction with a scalar. A macro, because a template cannot make function names.
-#define ASCENDC_HOST_SCALAR(Name, Lane, message, ...)                                                                \
-    template <typename T, bool isSetMask = true>                                                                     \
-    void Name(const LocalTensor<T>& dstLocal, const LocalTensor<T>& srcLocal, const T& scalarValue, uint64_t mask[], \
-              const uint8_t repeatTimes, const UnaryRepeatParams& repeatParams, Where where = Where::Here())         \
-    {                                                                                                                \
-        static_assert(ascendc_host::kIsOneOf<T, __VA_ARGS__>, message);                                              \
-        const ascendc_host::CallSite site{#Name, where};                                                             \
-        const auto shape = ascendc_host::LevelZeroShape<isSetMask>(site, ascendc_host::kLanesOf<T>,                  \
-                                                                   static_cast<const uint64_t*>(mask), repeatTimes); \
-        ascendc_host::RunUnary<ascendc_host::VectorOp::kArithmetic>(                                                 \
-            site, shape, ascendc_host::WithScalar<Lane, T>{scalarValue}, dstLocal, srcLocal, repeatParams);          \
-    }                                                                                                                \
-    template <typename T, bool isSetMask = true>                                                                     \
-    void Name(const LocalTensor<T>& dstLocal, const LocalTensor<T>& srcLocal, const T& scalarValue, uint64_t mask,   \
-              const uint8_t repeatTimes, const UnaryRepeatParams& repeatParams, Where where = Where::Here())         \
-    {                                                                                                                \
-        static_assert(ascendc_host::kIsOneOf<T, __VA_ARGS__>, message);                                              \
-        const ascendc_host::CallSite site{#Name, where};                                                             \
-        const auto shape =                                                                                           \
-            ascendc_host::LevelZeroShape<isSetMask>(site, ascendc_host::kLanesOf<T>, mask, repeatTimes);             \
-        ascendc_host::RunUnary<ascendc_host::VectorOp::kArithmetic>(                                                 \
-            site, shape, ascendc_host::WithScalar<Lane, T>{scalarValue}, dstLocal, srcLocal, repeatParams);          \
-    }                                                                                                                \
-    template <typename T, bool isSetMask = true>                                                                     \
-    void Name(const LocalTensor<T>& dstLocal, const LocalTensor<T>& srcLocal, const T& scalarValue,                  \
-              const int32_t& calCount, Where where = Where::Here())                                                  \
-    {                                                                                                                \
-        static_assert(ascendc_host::kIsOneOf<T, __VA_ARGS__>, message);                                              \
-        const ascendc_host::CallSite site{#Name, where};                                                             \
-        const auto shape = ascendc_host::CountOrRegisterShape<isSetMask>(site, ascendc_host::kLanesOf<T>, calCount); \
-        ascendc_host::RunUnary<ascendc_host::VectorOp::kArithmetic>(                                                 \
-            site, shape, ascendc_host::WithScalar<Lane, T>{scalarValue}, dstLocal, srcLocal, UnaryRepeatParams());   \
+// The two forms of an instruction with a scalar. A macro, because a template cannot make function names.
+#define ASCENDC_HOST_SCALAR(Name, Lane, message, ...)                                                              \
+    template <typename T, bool isSetMask = true>                                                                   \
+    void Name(const LocalTensor<T>& dstLocal, const LocalTensor<T>& srcLocal, const T& scalarValue,                \
+              const ascendc_host::MaskArgument& mask, const uint8_t repeatTimes,                                   \
+              const UnaryRepeatParams& repeatParams, Where where = Where::Here())                                  \
+    {                                                                                                              \
+        static_assert(ascendc_host::kIsOneOf<T, __VA_ARGS__>, message);                                            \
+        const ascendc_host::CallSite site{#Name, where};                                                           \
+        const auto shape =                                                                                         \
+            ascendc_host::LevelZeroShape<isSetMask>(site, ascendc_host::kLanesOf<T>, mask, repeatTimes);           \
+        ascendc_host::RunUnary<ascendc_host::VectorOp::kArithmetic>(                                               \
+            site, shape, ascendc_host::WithScalar<Lane, T>{scalarValue}, dstLocal, srcLocal, repeatParams);        \
+    }                                                                                                              \
+    template <typename T, bool isSetMask = true>                                                                   \
+    void Name(const LocalTensor<T>& dstLocal, const LocalTensor<T>& srcLocal, const T& scalarValue,                \
+              const int32_t& calCount, Where where = Where::Here())                                                \
+    {                                                                                                              \
+        static_assert(ascendc_host::kIsOneOf<T, __VA_ARGS__>, message);                                            \
+        const ascendc_host::CallSite site{#Name, where};                                                           \
+        const auto shape = ascendc_host::LevelTwoShape(site, ascendc_host::kLanesOf<T>, calCount);                 \
+        ascendc_host::RunUnary<ascendc_host::VectorOp::kArithmetic>(                                               \
+            site, shape, ascendc_host::WithScalar<Lane, T>{scalarValue}, dstLocal, srcLocal, UnaryRepeatParams()); \
     }
 
 ASCENDC_HOST_SCALAR(Adds, ascendc_host::AddLane, "Adds: the 910B supports half, float, int16_t and int32_t", half,

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <type_traits>
 
 #include "constants.h"
 #include "machine/core.h"
@@ -83,8 +84,18 @@ inline std::optional<VectorShape> LevelTwoShape(const CallSite& site, uint32_t l
     return std::nullopt;
 }
 
-// A mask argument as the register's bits: a number of leading lanes, or two 64-bit words.
-inline MaskRegister RequestedMask(const CallSite& site, uint32_t lanes, uint64_t mask)
+// The mask of a call as kernels write it: a number of leading lanes, or an array of two words with a bit for each lane.
+struct MaskArgument {
+    template <typename T, std::enable_if_t<std::is_integral_v<T>, bool> = true>
+    MaskArgument(T lanesIn) : lanes(static_cast<uint64_t>(lanesIn))
+    {}
+    MaskArgument(const uint64_t* wordsIn) : words(wordsIn) {}
+
+    uint64_t lanes = 0;
+    const uint64_t* words = nullptr;
+};
+
+inline MaskRegister RequestedLanes(const CallSite& site, uint32_t lanes, uint64_t mask)
 {
     if (mask == 0 || mask > lanes) {
         site.Report(Check::kParameter,
@@ -94,12 +105,14 @@ inline MaskRegister RequestedMask(const CallSite& site, uint32_t lanes, uint64_t
     return PrefixMask(std::min<uint64_t>(mask, lanes));
 }
 
-inline MaskRegister RequestedMask(const CallSite& site, uint32_t lanes, const uint64_t* mask)
+// A mask argument as the register's bits.
+inline MaskRegister RequestedMask(const CallSite& site, uint32_t lanes, const MaskArgument& mask)
 {
+    if (mask.words == nullptr) return RequestedLanes(site, lanes, mask.lanes);
     MaskRegister requested;
-    requested.low = mask[0];
-    requested.high = lanes > 64 ? mask[1] : 0;
-    if (lanes <= 64 && mask[1] != 0) {
+    requested.low = mask.words[0];
+    requested.high = lanes > 64 ? mask.words[1] : 0;
+    if (lanes <= 64 && mask.words[1] != 0) {
         site.Report(Check::kParameter, "mask[1] is not 0 for a type with 64 lanes in a repeat", "set mask[1] to 0");
     }
     if (requested.low == 0 && requested.high == 0) {
@@ -134,20 +147,10 @@ inline std::optional<VectorShape> RegisterShape(const CallSite& site, uint32_t l
     return shape;
 }
 
-// Some calls with a count take it from the register instead when isSetMask is false.
+// Without isSetMask the register counts and `mask` does not.
 template <bool isSetMask>
-std::optional<VectorShape> CountOrRegisterShape(const CallSite& site, uint32_t lanes, int64_t count)
-{
-    if constexpr (isSetMask) {
-        return LevelTwoShape(site, lanes, count);
-    } else {
-        return RegisterShape(site, lanes, 1);
-    }
-}
-
-// `mask` is a number of lanes or an array of two words; without isSetMask the register counts and `mask` does not.
-template <bool isSetMask, typename Mask>
-std::optional<VectorShape> LevelZeroShape(const CallSite& site, uint32_t lanes, Mask mask, int64_t repeats)
+std::optional<VectorShape> LevelZeroShape(const CallSite& site, uint32_t lanes, const MaskArgument& mask,
+                                          int64_t repeats)
 {
     if constexpr (isSetMask) {
         const MaskRegister requested = RequestedMask(site, lanes, mask);

@@ -75,19 +75,8 @@ namespace AscendC {
 
 template <typename T, typename U, bool isSetMask = true>
 void MulAddDst(const LocalTensor<T>& dstLocal, const LocalTensor<U>& src0Local, const LocalTensor<U>& src1Local,
-               const uint64_t mask[], const uint8_t repeatTimes, const BinaryRepeatParams& repeatParams,
-               Where where = Where::Here())
-{
-    static_assert(ascendc_host::kMulAddTypes<T, U>, "MulAddDst: the 910B supports half, float, and half into float");
-    const ascendc_host::CallSite site{"MulAddDst", where};
-    const auto shape = ascendc_host::LevelZeroShape<isSetMask>(site, ascendc_host::kLanesOf<T, U>, mask, repeatTimes);
-    ascendc_host::RunMulAddDst(site, shape, dstLocal, src0Local, src1Local, repeatParams);
-}
-
-template <typename T, typename U, bool isSetMask = true>
-void MulAddDst(const LocalTensor<T>& dstLocal, const LocalTensor<U>& src0Local, const LocalTensor<U>& src1Local,
-               uint64_t mask, const uint8_t repeatTimes, const BinaryRepeatParams& repeatParams,
-               Where where = Where::Here())
+               const ascendc_host::MaskArgument& mask, const uint8_t repeatTimes,
+               const BinaryRepeatParams& repeatParams, Where where = Where::Here())
 {
     static_assert(ascendc_host::kMulAddTypes<T, U>, "MulAddDst: the 910B supports half, float, and half into float");
     const ascendc_host::CallSite site{"MulAddDst", where};
@@ -108,23 +97,13 @@ void MulAddDst(const LocalTensor<T>& dstLocal, const LocalTensor<U>& src0Local, 
 }
 
 template <typename T, typename U, bool isSetMask = true>
-void Axpy(const LocalTensor<T>& dstLocal, const LocalTensor<U>& srcLocal, const U& scalarValue, uint64_t mask,
-          const uint8_t repeatTimes, const UnaryRepeatParams& repeatParams, Where where = Where::Here())
+void Axpy(const LocalTensor<T>& dstLocal, const LocalTensor<U>& srcLocal, const U& scalarValue,
+          const ascendc_host::MaskArgument& mask, const uint8_t repeatTimes, const UnaryRepeatParams& repeatParams,
+          Where where = Where::Here())
 {
     static_assert(ascendc_host::kMulAddTypes<T, U>, "Axpy: the 910B supports half, float, and half into float");
     const ascendc_host::CallSite site{"Axpy", where};
     const auto shape = ascendc_host::LevelZeroShape<isSetMask>(site, ascendc_host::kLanesOf<T, U>, mask, repeatTimes);
-    ascendc_host::RunAxpy(site, shape, dstLocal, srcLocal, scalarValue, repeatParams);
-}
-
-template <typename T, typename U, bool isSetMask = true>
-void Axpy(const LocalTensor<T>& dstLocal, const LocalTensor<U>& srcLocal, const U& scalarValue, uint64_t mask[],
-          const uint8_t repeatTimes, const UnaryRepeatParams& repeatParams, Where where = Where::Here())
-{
-    static_assert(ascendc_host::kMulAddTypes<T, U>, "Axpy: the 910B supports half, float, and half into float");
-    const ascendc_host::CallSite site{"Axpy", where};
-    const auto shape = ascendc_host::LevelZeroShape<isSetMask>(site, ascendc_host::kLanesOf<T, U>,
-                                                               static_cast<const uint64_t*>(mask), repeatTimes);
     ascendc_host::RunAxpy(site, shape, dstLocal, srcLocal, scalarValue, repeatParams);
 }
 

@@ -70,36 +70,26 @@ void RunUnary(const CallSite& site, const std::optional<VectorShape>& shape, F f
 
 namespace AscendC {
 
-// The three forms of a unary instruction. A macro, because a template cannot make function names.
-#define ASCENDC_HOST_UNARY(Name, op, Lane, message, ...)                                                             \
-    template <typename T, bool isSetMask = true>                                                                     \
-    void Name(const LocalTensor<T>& dstLocal, const LocalTensor<T>& srcLocal, uint64_t mask[],                       \
-              const uint8_t repeatTimes, const UnaryRepeatParams& repeatParams, Where where = Where::Here())         \
-    {                                                                                                                \
-        static_assert(ascendc_host::kIsOneOf<T, __VA_ARGS__>, message);                                              \
-        const ascendc_host::CallSite site{#Name, where};                                                             \
-        const auto shape = ascendc_host::LevelZeroShape<isSetMask>(site, ascendc_host::kLanesOf<T>,                  \
-                                                                   static_cast<const uint64_t*>(mask), repeatTimes); \
-        ascendc_host::RunUnary<op>(site, shape, Lane(), dstLocal, srcLocal, repeatParams);                           \
-    }                                                                                                                \
-    template <typename T, bool isSetMask = true>                                                                     \
-    void Name(const LocalTensor<T>& dstLocal, const LocalTensor<T>& srcLocal, uint64_t mask,                         \
-              const uint8_t repeatTimes, const UnaryRepeatParams& repeatParams, Where where = Where::Here())         \
-    {                                                                                                                \
-        static_assert(ascendc_host::kIsOneOf<T, __VA_ARGS__>, message);                                              \
-        const ascendc_host::CallSite site{#Name, where};                                                             \
-        const auto shape =                                                                                           \
-            ascendc_host::LevelZeroShape<isSetMask>(site, ascendc_host::kLanesOf<T>, mask, repeatTimes);             \
-        ascendc_host::RunUnary<op>(site, shape, Lane(), dstLocal, srcLocal, repeatParams);                           \
-    }                                                                                                                \
-    template <typename T>                                                                                            \
-    void Name(const LocalTensor<T>& dstLocal, const LocalTensor<T>& srcLocal, const int32_t& calCount,               \
-              Where where = Where::Here())                                                                           \
-    {                                                                                                                \
-        static_assert(ascendc_host::kIsOneOf<T, __VA_ARGS__>, message);                                              \
-        const ascendc_host::CallSite site{#Name, where};                                                             \
-        const auto shape = ascendc_host::LevelTwoShape(site, ascendc_host::kLanesOf<T>, calCount);                   \
-        ascendc_host::RunUnary<op>(site, shape, Lane(), dstLocal, srcLocal, UnaryRepeatParams());                    \
+// The two forms of a unary instruction. A macro, because a template cannot make function names.
+#define ASCENDC_HOST_UNARY(Name, op, Lane, message, ...)                                                              \
+    template <typename T, bool isSetMask = true>                                                                      \
+    void Name(const LocalTensor<T>& dstLocal, const LocalTensor<T>& srcLocal, const ascendc_host::MaskArgument& mask, \
+              const uint8_t repeatTimes, const UnaryRepeatParams& repeatParams, Where where = Where::Here())          \
+    {                                                                                                                 \
+        static_assert(ascendc_host::kIsOneOf<T, __VA_ARGS__>, message);                                               \
+        const ascendc_host::CallSite site{#Name, where};                                                              \
+        const auto shape =                                                                                            \
+            ascendc_host::LevelZeroShape<isSetMask>(site, ascendc_host::kLanesOf<T>, mask, repeatTimes);              \
+        ascendc_host::RunUnary<op>(site, shape, Lane(), dstLocal, srcLocal, repeatParams);                            \
+    }                                                                                                                 \
+    template <typename T>                                                                                             \
+    void Name(const LocalTensor<T>& dstLocal, const LocalTensor<T>& srcLocal, const int32_t& calCount,                \
+              Where where = Where::Here())                                                                            \
+    {                                                                                                                 \
+        static_assert(ascendc_host::kIsOneOf<T, __VA_ARGS__>, message);                                               \
+        const ascendc_host::CallSite site{#Name, where};                                                              \
+        const auto shape = ascendc_host::LevelTwoShape(site, ascendc_host::kLanesOf<T>, calCount);                    \
+        ascendc_host::RunUnary<op>(site, shape, Lane(), dstLocal, srcLocal, UnaryRepeatParams());                     \
     }
 
 ASCENDC_HOST_UNARY(Exp, ascendc_host::VectorOp::kDivExpLn, ascendc_host::ExpLane,
