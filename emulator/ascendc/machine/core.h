@@ -77,7 +77,7 @@ public:
     void SetFlag(Pipe from, Pipe to, int eventId, Where where);
     void WaitFlag(Pipe from, Pipe to, int eventId, Where where);
     void Barrier(Pipe pipe, Where where);  // Pipe::kAll for PIPE_ALL
-    void SyncAll(bool hardware, Where where);
+    void SyncAll(Where where);  // the hardware form
     int AllocateEventId(Pipe from, Pipe to, Where where);  // what a TQue takes; ids 0..7
     void ReleaseEventId(Pipe from, Pipe to, int eventId);
     // flags between the cores of a block; the set follows everything on `pipe`, the wait holds up the scalar unit
@@ -159,7 +159,7 @@ public:
     void ComputeCost(double repeats, double cyclesPerRepeat);  // V, M, MTE1
     void GatherMaskCost(double repeats);
     void VectorConflicts(double extraCycles);  // bank conflicts: counted apart, in the pessimistic time only
-    void DmaCost(uint64_t gmBytes, uint32_t commands = 1, double minimumCycles = 0);  // MTE2, MTE3, FIX
+    void DmaCost(uint64_t gmBytes, double minimumCycles = 0);  // MTE2, MTE3, FIX
     // Of a read: pieces of `bytes` bytes that do not follow each other; counts those shorter than a line of the L2.
     void GmRows(uint64_t count, uint64_t bytes);
     void ScalarCost(ScalarAccess access);  // for an access to GM the core itself decides between hit and miss
@@ -189,7 +189,6 @@ private:
         bool gathersMask = false;
         float conflicts = 0;
         float minimumCycles = 0;
-        uint32_t commands = 0;
         uint64_t gmBytes = 0;
         uint32_t gmLine = 0;
         uint32_t cacheLine = 0;

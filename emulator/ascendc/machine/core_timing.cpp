@@ -30,7 +30,7 @@ void CoreTiming::DmaEnded(int slot, double time)
     const Cost& cost = options_.cost;
     const bool read = PipeAt(trace_.seat.kind, slot) == ascendc_host::Pipe::kMte2;
     const double latency = read ? memory_.ReadLatency(record) : cost.writeLatency;
-    const double least = std::max<double>(cost.dmaCommand * record.commands, record.minimumCycles);
+    const double least = std::max<double>(cost.dmaCommand, record.minimumCycles);
     pipe.free = std::max(time, pipe.dmaBegin + least);
     pipe.busy += pipe.free - pipe.dmaBegin;
     pipe.allDone = std::max(pipe.allDone, pipe.free + latency);

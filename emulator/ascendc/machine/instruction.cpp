@@ -64,10 +64,10 @@ Instruction::~Instruction()
     const Pipe pipe = PipeAt(core_.seat.kind, slot_);
     if (recorded_.gmBuffer >= 0) {
         Traffic& traffic = core_.traffic[recorded_.gmBuffer];
-        if (pipe == Pipe::kMte2) traffic.readCommands += recorded_.commands;
-        if (pipe == Pipe::kMte3 || pipe == Pipe::kFix) traffic.writeCommands += recorded_.commands;
+        if (pipe == Pipe::kMte2) ++traffic.readCommands;
+        if (pipe == Pipe::kMte3 || pipe == Pipe::kFix) ++traffic.writeCommands;
         if (recorded_.pastL2 && pipe != Pipe::kS) {
-            traffic.commandsPastL2 += recorded_.commands;
+            ++traffic.commandsPastL2;
             traffic.bytesPastL2 += recorded_.gmBytes;
         }
     }
@@ -78,7 +78,6 @@ Instruction::~Instruction()
     record.scalar = recorded_.scalar;
     record.gmBuffer = recorded_.gmBuffer;
     record.seq = seq_;
-    record.commands = recorded_.commands;
     record.minimumCycles = recorded_.minimumCycles;
     record.repeats = recorded_.repeats;
     record.cyclesPerRepeat = recorded_.cyclesPerRepeat;
@@ -314,10 +313,9 @@ void Instruction::GatherMaskCost(double repeats)
 
 void Instruction::VectorConflicts(double extraCycles) { recorded_.conflicts = static_cast<float>(extraCycles); }
 
-void Instruction::DmaCost(uint64_t gmBytes, uint32_t commands, double minimumCycles)
+void Instruction::DmaCost(uint64_t gmBytes, double minimumCycles)
 {
     recorded_.gmBytes = gmBytes;
-    recorded_.commands = commands;
     recorded_.minimumCycles = static_cast<float>(minimumCycles);
 }
 

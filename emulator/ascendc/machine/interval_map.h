@@ -11,7 +11,6 @@ namespace ascendc_host {
 template <typename Value>
 class IntervalMap {
 public:
-    bool Empty() const { return ranges_.empty(); }
     void Clear() { ranges_.clear(); }
 
     void Assign(uint64_t begin, uint64_t end, const Value& value)

@@ -42,7 +42,6 @@ struct Record {
     uint32_t gmLine = 0;         // reads: the first line of 512 bytes in its argument
     uint32_t cacheLine = 0;      // of the scalar unit: the first line of 64 bytes in its argument
     uint32_t seq = 0;          // instructions: the number on their pipe, from 1
-    uint32_t commands = 0;
     float minimumCycles = 0;   // DMA: what it takes at least, whatever the rate
     float repeats = 0;
     float cyclesPerRepeat = 0;

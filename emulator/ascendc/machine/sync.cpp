@@ -104,7 +104,7 @@ void Core::Barrier(Pipe pipe, Where where)
     impl_->RecordSync(RecordKind::kBarrier, slot);
 }
 
-void Core::SyncAll(bool hardware, Where where)
+void Core::SyncAll(Where where)
 {
     if (Faulted() || !impl_->EnterSync("SyncAll", where)) return;
     const LaunchOptions& options = impl_->machine.options;
@@ -112,7 +112,7 @@ void Core::SyncAll(bool hardware, Where where)
         Fault(Check::kUnsupported, where, "SyncAll", "a cube core takes part, but in this model vector cores alone do",
               "call it under ASCEND_IS_AIV, and order the cores of a block by CrossCoreSetFlag and CrossCoreWaitFlag");
     }
-    if (hardware && impl_->kernelType == KernelType::kAivOnly) {
+    if (impl_->kernelType == KernelType::kAivOnly) {
         Report(Check::kSyncAllKernelType, where, "SyncAll",
                impl_->typeDeclared ? "the kernel type is KERNEL_TYPE_AIV_ONLY, which does not start what SyncAll needs"
                                    : "no kernel type is declared, so that of a vector kernel is KERNEL_TYPE_AIV_ONLY, "

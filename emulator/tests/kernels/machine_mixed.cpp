@@ -62,94 +62,6 @@ void flag_clean(uint8_t*, uint8_t* y, uint8_t* w)
     Order(Pipe::kMte2, Pipe::kMte3);
     CopyOut(y + TheCore().BlockIdx() * kTile, tile);
 }
-void cross_core_flag_of_another_pipe(uint8_t*, uint8_t*, uint8_t* w)
-{
-    OneCubeTwoVectors();
-    if (IsCube()) {
-        Produce(Product(), w);
-        return Signal(Pipe::kM, kReady);
-    }
-    Await(kReady);
-    CopyIn(Buffer(), Mine(w) + SubBlock() * kTile);  // finds CrossCore
-}
-void read_before_the_wait(uint8_t*, uint8_t*, uint8_t* w)
-{
-    OneCubeTwoVectors();
-    if (IsCube()) {
-        const LocalView product = Product();
-        Await(kFree);
-        FixOut(Mine(w), product);
-        Signal(Pipe::kFix, kReady);
-        FixOut(Mine(w) + kTile, product);
-        return Signal(Pipe::kFix, kReady);
-    }
-    Initialise(Buffer(), w);
-    Await(kReady);
-    CopyIn(Buffer(), Mine(w));
-    CopyIn(Buffer(), Mine(w) + kTile);  // finds CrossCore
-    Await(kReady);
-    CopyIn(Buffer(), Mine(w) + kTile);
-}
-
-// A place of a ring is written again.
-void place_taken_too_early(uint8_t*, uint8_t*, uint8_t* w)
-{
-    OneCubeTwoVectors();
-    for (int round = 0; round < 2; ++round) {
-        if (IsCube()) {
-            FixOut(Mine(w), Product());  // finds WriteAfterWrite
-            Signal(Pipe::kFix, kReady);
-        } else {
-            Await(kReady);
-            CopyIn(Buffer(), Mine(w));  // finds CrossCore
-        }
-    }
-}
-void place_freed_clean(uint8_t*, uint8_t*, uint8_t* w)
-{
-    OneCubeTwoVectors();
-    for (int round = 0; round < 3; ++round) {
-        if (IsCube()) {
-            if (round > 0) Await(kFree);
-            FixOut(Mine(w), Product());
-            Signal(Pipe::kFix, kReady);
-        } else {
-            Await(kReady);
-            CopyIn(Buffer(), Mine(w));
-            if (round < 2) Signal(Pipe::kMte2, kFree);
-        }
-    }
-}
-void place_freed_by_another_pipe(uint8_t*, uint8_t*, uint8_t* w)
-{
-    OneCubeTwoVectors();
-    for (int round = 0; round < 2; ++round) {
-        if (IsCube()) {
-            if (round > 0) Await(kFree);
-            FixOut(Mine(w), Product());
-            Signal(Pipe::kFix, kReady);
-        } else {
-            Await(kReady);
-            CopyIn(Buffer(), Mine(w));  // finds CrossCore
-            if (round == 0) Signal(Pipe::kV, kFree);
-        }
-    }
-}
-void one_vector_core_through_the_cube_to_the_other_clean(uint8_t*, uint8_t*, uint8_t* w)
-{
-    OneCubeTwoVectors();
-    if (IsCube()) {
-        Await(kFree);
-        return Signal(Pipe::kFix, kReady);
-    }
-    const LocalView tile = Buffer();
-    Fill(tile);
-    Order(Pipe::kV, Pipe::kMte3);
-    if (SubBlock() == 0) CopyOut(Mine(w), tile);
-    Signal(Pipe::kMte3, kFree);
-    Await(kReady);
-    if (SubBlock() == 1) CopyIn(Buffer(), Mine(w));
-}
 
 // ---- together with SyncAll -----------------------------------------------------------------------------------------
 
@@ -213,38 +125,6 @@ void flag_never_waited(uint8_t*, uint8_t*, uint8_t*)
 {
     OneCubeTwoVectors();
     if (IsCube()) Signal(Pipe::kFix, kReady);  // finds FlagNeverWaited
-}
-// A ring of one place: after the last round nobody waits for it to be free.
-void last_place_never_waited(uint8_t*, uint8_t*, uint8_t* w)
-{
-    OneCubeTwoVectors();
-    for (int round = 0; round < 2; ++round) {
-        if (IsCube()) {
-            if (round > 0) Await(kFree);
-            FixOut(Mine(w), Product());
-            Signal(Pipe::kFix, kReady);
-        } else {
-            Await(kReady);
-            CopyIn(Buffer(), Mine(w));
-            Signal(Pipe::kMte2, kFree);  // finds FlagNeverWaited
-        }
-    }
-}
-void last_place_waited_clean(uint8_t*, uint8_t*, uint8_t* w)
-{
-    OneCubeTwoVectors();
-    for (int round = 0; round < 2; ++round) {
-        if (IsCube()) {
-            if (round > 0) Await(kFree);
-            FixOut(Mine(w), Product());
-            Signal(Pipe::kFix, kReady);
-        } else {
-            Await(kReady);
-            CopyIn(Buffer(), Mine(w));
-            Signal(Pipe::kMte2, kFree);
-        }
-    }
-    if (IsCube()) Await(kFree);
 }
 void flag_set_too_often(uint8_t*, uint8_t*, uint8_t*)
 {

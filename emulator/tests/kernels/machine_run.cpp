@@ -119,38 +119,4 @@ void forty(uint8_t* a0, uint8_t* a1, uint8_t*, uint8_t*, uint8_t*, uint8_t*, uin
     CopyOut(a39, Copied(a0, 32), 32);
 }
 
-// 12.8 million multiply-adds with every check: 200000 repeats of 64 float lanes, accumulator and two sources
-void multiply_adds(uint8_t* x, uint8_t* y)
-{
-    constexpr uint32_t kRow = 256;
-    constexpr uint32_t kRows = 200;
-    const LocalView rows = Buffer(kRows * kRow);
-    const LocalView sum = Buffer(kRow);
-    CopyIn(rows, x, kRows * kRow);
-    {
-        Instruction clear(Pipe::kV, "Clear", Where::Here());
-        std::memset(clear.Write(sum, 0, kRow), 0, kRow);
-    }
-    Order(Pipe::kMte2, Pipe::kV);
-    for (int pass = 0; pass < 1000; ++pass) {
-        Barrier(Pipe::kV);
-        Instruction multiply(Pipe::kV, "MulAddDst", Where::Here());
-        const uint32_t source = multiply.CheckSpan(rows, 0, kRows * kRow, "source");
-        const uint32_t target = multiply.CheckSpan(sum, 0, kRow, "destination");
-        for (uint32_t row = 0; row < kRows; ++row) {
-            for (uint32_t block = 0; block < kRow; block += kShadowBlockBytes) {
-                multiply.ReadBlock(source + row * kRow + block, kShadowBlockBytes);
-                multiply.ReadBlock(target + block, kShadowBlockBytes);
-                multiply.WriteBlock(target + block, kShadowBlockBytes);
-                const auto* a = reinterpret_cast<const float*>(TheCore().Local(source + row * kRow + block));
-                auto* d = reinterpret_cast<float*>(TheCore().Local(target + block));
-                for (int lane = 0; lane < 8; ++lane) d[lane] += a[lane] * 0.5f;
-            }
-        }
-        multiply.ComputeCost(kRows, 1);
-    }
-    Order(Pipe::kV, Pipe::kMte3);
-    CopyOut(y, sum, kRow);
-}
-
 }  // extern "C"

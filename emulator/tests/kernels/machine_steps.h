@@ -111,7 +111,7 @@ inline void Order(Pipe from, Pipe to, int id = 0, Where where = Where::Here())
     Wait(from, to, id, where);
 }
 inline void Barrier(Pipe pipe, Where where = Where::Here()) { TheCore().Barrier(pipe, where); }
-inline void SyncAll(Where where = Where::Here()) { TheCore().SyncAll(true, where); }
+inline void SyncAll(Where where = Where::Here()) { TheCore().SyncAll(where); }
 inline void Clean(const uint8_t* gm, uint64_t bytes = 4, Where where = Where::Here())
 {
     TheCore().CacheClean(gm, bytes, where);

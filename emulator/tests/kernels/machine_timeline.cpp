@@ -5,20 +5,6 @@ namespace {
 
 constexpr uint32_t kLargeTile = 4096;
 
-void TilesThrough(uint32_t buffers, uint8_t* x)
-{
-    LocalView tiles[2];
-    for (uint32_t i = 0; i < buffers; ++i) tiles[i] = Buffer(kLargeTile);
-    for (uint32_t i = 0; i < 4; ++i) {
-        const auto slot = static_cast<int>(i % buffers);
-        if (i >= buffers) Wait(Pipe::kV, Pipe::kMte2, slot);
-        CopyIn(tiles[slot], x + i * kLargeTile, kLargeTile);
-        Order(Pipe::kMte2, Pipe::kV, slot);
-        Increment(tiles[slot], tiles[slot], kLargeTile);
-        if (i + buffers < 4) Set(Pipe::kV, Pipe::kMte2, slot);
-    }
-}
-
 void Fills(int count)
 {
     for (int i = 0; i < count; ++i) Fill(Buffer());
@@ -36,25 +22,21 @@ void copy_then_vector(uint8_t* x, uint8_t*)
     Increment(tile, tile);
 }
 
-void vector_then_copy_out(uint8_t*, uint8_t* y)
+void double_buffer(uint8_t* x, uint8_t*)
 {
-    const LocalView tile = Buffer();
-    Fill(tile);
-    Order(Pipe::kV, Pipe::kMte3);
-    CopyOut(y, tile);
+    const LocalView tiles[2] = {Buffer(kLargeTile), Buffer(kLargeTile)};
+    for (int i = 0; i < 4; ++i) {
+        const int slot = i % 2;
+        if (i >= 2) Wait(Pipe::kV, Pipe::kMte2, slot);
+        CopyIn(tiles[slot], x + i * kLargeTile, kLargeTile);
+        Order(Pipe::kMte2, Pipe::kV, slot);
+        Increment(tiles[slot], tiles[slot], kLargeTile);
+        if (i < 2) Set(Pipe::kV, Pipe::kMte2, slot);
+    }
 }
-
-void single_buffer(uint8_t* x, uint8_t*) { TilesThrough(1, x); }
-void double_buffer(uint8_t* x, uint8_t*) { TilesThrough(2, x); }
 
 void equal_copies(uint8_t* x, uint8_t*) { CopyIn(Buffer(1600), x, 1600); }
 void unequal_copies(uint8_t* x, uint8_t*) { CopyIn(Buffer(1600), x, BlockIdx() == 0 ? 1600 : 800); }
-
-void fills_then_copy(uint8_t* x, uint8_t*)
-{
-    Fills(5);
-    CopyIn(Buffer(), x);
-}
 
 void sync_all(uint8_t*, uint8_t*)
 {
@@ -65,26 +47,6 @@ void sync_all(uint8_t*, uint8_t*)
 }
 
 void one_fill(uint8_t*, uint8_t*) { Fills(1); }
-
-void two_copies(uint8_t* x, uint8_t*)
-{
-    CopyIn(Buffer(), x);
-    CopyIn(Buffer(), x);
-}
-
-void two_copies_with_barrier(uint8_t* x, uint8_t*)
-{
-    CopyIn(Buffer(), x);
-    Barrier(Pipe::kMte2);
-    CopyIn(Buffer(), x);
-}
-
-void barrier_of_all_pipes(uint8_t* x, uint8_t*)
-{
-    CopyIn(Buffer(), x);
-    Barrier(Pipe::kAll);
-    Fills(1);
-}
 
 void scalar_waits(uint8_t*, uint8_t*)
 {
@@ -108,14 +70,6 @@ void bank_conflicts(uint8_t*, uint8_t*)
     Instruction add(Pipe::kV, "Add", Where::Here());
     add.ComputeCost(10, 2);
     add.VectorConflicts(7);
-}
-
-void many_commands(uint8_t* x, uint8_t*)
-{
-    const LocalView tile = Buffer();
-    Instruction copy(Pipe::kMte2, "CopyIn", Where::Here());
-    std::memcpy(copy.Write(tile, 0, 64), copy.ReadGm(x, 64), 64);
-    copy.DmaCost(64, 5);
 }
 
 // ---- blocks of a cube core and two vector cores --------------------------------------------------------------------
@@ -166,7 +120,7 @@ void slow_copy(uint8_t* x, uint8_t*)
     const LocalView tile = Buffer();
     Instruction copy(Pipe::kMte2, "CopyIn", Where::Here());
     std::memcpy(copy.Write(tile, 0, 64), copy.ReadGm(x, 64), 64);
-    copy.DmaCost(64, 1, 77);
+    copy.DmaCost(64, 77);
 }
 
 void workspace_and_back(uint8_t*, uint8_t*, uint8_t* workspace)

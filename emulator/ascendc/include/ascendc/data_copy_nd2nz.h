@@ -96,7 +96,7 @@ inline void CopyNd2Nz(const CallSite& site, const LocalView& dst, const GmView& 
     }
     landing.Report(site);
     const double bytes = static_cast<double>(rows * rowBytes);
-    instruction.DmaCost(rows * rowBytes, 1, bytes / kNd2NzBytesPerCycle + kNd2NzRowCycles * static_cast<double>(rows));
+    instruction.DmaCost(rows * rowBytes, bytes / kNd2NzBytesPerCycle + kNd2NzRowCycles * static_cast<double>(rows));
     const bool apart = params.srcDValue != params.dValue;
     instruction.GmRows(apart ? rows : 1, apart ? rowBytes : rows * rowBytes);
 }

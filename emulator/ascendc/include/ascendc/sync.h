@@ -43,7 +43,7 @@ void PipeBarrier(Where where = Where::Here())
 template <bool isAIVOnly = true>
 void SyncAll(Where where = Where::Here())
 {
-    ascendc_host::Core::Current().SyncAll(true, where);
+    ascendc_host::Core::Current().SyncAll(where);
 }
 
 // Between the cores of a block, or of the launch: mode 0 all cores of one kind, 1 the vector cores of a block, 2 the
