@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from emulator.tests.real_headers import Core, TypeCheckError, type_check
-from emulator.tests.real_headers_device import check, device_functions, needs_device_path
-from tests.op_kernel.code_size import code_of
+from emulator.tests.real_headers_device import check, device_functions, llvm_ir, needs_device_path
 from tests.op_kernel.operator_build import (
     COMBINATIONS,
     DTYPES,
@@ -60,9 +59,9 @@ def test_wrong_call_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("key", "core"), [(12, "vector"), (13, "vector"), (3, "cube")])
-def test_compiled_kernel_calls_the_device_alone(key: int, core: Core, dtype: str) -> None:
+def test_compiled_kernel_calls_the_device_alone(key: int, core: Core, dtype: str, tmp_path: Path) -> None:
     """No function of a C library, and no 64-bit floating point, in the keys that hold the code of all others."""
-    ir = code_of(key, core, dtype)
+    ir = llvm_ir(write_source(tmp_path, key=key, behind=""), core=core, defines=dtype_defines(dtype))
     called = {plain_name(name) for name in re.findall(r"^declare [^@]*@([\w.]+)\(", ir, re.MULTILINE)}
     assert called & device_functions()
     foreign = {name for name in called - device_functions() if not name.startswith("llvm.")}
