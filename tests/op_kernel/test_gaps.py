@@ -67,19 +67,3 @@ def test_pairs_of_rows_at_any_distance(stride_bytes: int, descending: bool) -> N
     torch.testing.assert_close(out, expected.out, rtol=0, atol=2e-3)
     pages = arguments["block_table"][0, :_PAGES].tolist()
     assert result.run.traffic["value"].read_commands == copies_of(expected.keep, pages, stride_bytes)
-
-
-@pytest.mark.parametrize(("gap", "copies"), [(2**31 - 64, 1), (2**31 - 32, 1), (2**31, 2), (2**31 + 32, 2)])
-def test_longest_gap_that_one_copy_takes(gap: int, copies: int) -> None:
-    """Strides count 16 elements, so 2^31 - 32 is the last gap below the limit."""
-    stride_bytes = gap + _ROW_BYTES
-    arguments, _ = far_pages(stride_bytes, descending=False)
-    arguments["query"] = torch.zeros_like(arguments["query"])
-    arguments["query"][..., 0] = 1
-    arguments["key"][..., 0] = 0
-    kept = arguments["key"][1:3, 0, 5]  # the same row of two neighbouring pages
-    kept[:, 0] = 100
-    result = call(arguments, cores=1, path="gather")
-    result.run.require_clean()
-    assert result.outputs["kept"].tolist() == [[2]]
-    assert result.run.traffic["value"].read_commands == copies

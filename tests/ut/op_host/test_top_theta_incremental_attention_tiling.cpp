@@ -56,9 +56,7 @@ const Shape kEven = {6, 8}, kFarRows = WithLayout({1, 2, 4, 512, 300}, "BSND");
 const KeyCase kKeys[] = {
     {"Even", kEven, Unchanged, TOPTHETA_KEY_WHOLE},
     {"Statistics", kEven, Statistics, TOPTHETA_KEY_WHOLE},
-    {"Pairs", {48, 1, 2}, Unchanged, TOPTHETA_KEY_WHOLE},
     {"Uneven", {5, 8, 2, 32, 300}, Unchanged, TOPTHETA_KEY_SPLIT},
-    {"UnevenShort", {5, 8}, Unchanged, TOPTHETA_KEY_WHOLE},
     {"FewShort", {1, 8, 2, 32, 256}, Unchanged, TOPTHETA_KEY_WHOLE},
     {"FewLong", {1, 8, 2, 32, 257}, Unchanged, TOPTHETA_KEY_SPLIT},
     {"Lengths", kEven, Lengths, TOPTHETA_KEY_SPLIT},
@@ -142,17 +140,6 @@ TEST(TopThetaIncrementalAttentionTiling, CachesThatDoNotFitTheL2GoPastIt)
         const Platform platform = {48, 24, 192 * 1024, one.l2Bytes, kSystemBytes};
         EXPECT_EQ(TileChanged(one.shape, one.change, platform).tiling.data.call.pastL2, one.past ? 1 : 0) << one.what;
     }
-}
-
-TEST(TopThetaIncrementalAttentionTiling, StridesReachTheKernel)
-{
-    Arguments call = MakeCall({});
-    call.keyStrides = {8192, 4096, 64};
-    call.valueStrides = {0, 64, 128};  // a sequence stride of 0: one cache for all
-    const toptheta::TilingData data = Tile(call).tiling.data.call;
-    EXPECT_EQ(Sizes({data.key.outer, data.key.head, data.key.row}), call.keyStrides);
-    EXPECT_EQ(Sizes({data.value.outer, data.value.head, data.value.row}), call.valueStrides);
-    EXPECT_EQ(Tile(call).tiling.workspaceBytes, Tile(MakeCall({})).tiling.workspaceBytes);
 }
 
 TEST(TopThetaIncrementalAttentionTiling, ModesReachTheKernel)
