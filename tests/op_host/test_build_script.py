@@ -49,10 +49,6 @@ def toolkit(tmp_path: Path) -> dict[str, str]:
     }
 
 
-def test_syntax() -> None:
-    assert subprocess.run(["bash", "-n", str(_SCRIPT)], check=False).returncode == 0
-
-
 def test_help_names_every_option() -> None:
     done = _run("--help")
     assert done.returncode == 0

@@ -51,12 +51,6 @@ def test_pointer_into_a_wrong_memory_is_refused(core: Core, tmp_path: Path) -> N
         check(source, core=core, defines=defines)
 
 
-def test_wrong_call_is_refused(tmp_path: Path) -> None:
-    source = write_source(tmp_path, behind="void wrong() { AscendC::Exp(1, 2, 3); }\n")
-    with pytest.raises(TypeCheckError, match="no matching function"):
-        check(source, core="vector", defines=dtype_defines("half"))
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("key", "core"), [(12, "vector"), (13, "vector"), (3, "cube")])
 def test_compiled_kernel_calls_the_device_alone(key: int, core: Core, dtype: str, tmp_path: Path) -> None:

@@ -140,6 +140,12 @@ const ErrorCase kTokens[] = {
          GiveQueryLengths(call, kInt64);
      },
      "actual_query_lengths: expected dtype int32, got int64; convert it with actual_query_lengths.to(torch.int32)"},
+    {"QueryLengthsUnlikeStarts", kBase,
+     [](Arguments& call) {
+         Give(call, InputIndex::kKeyStart, kInt64, {2});
+         GiveQueryLengths(call, kInt32);
+     },
+     "actual_query_lengths: expected dtype int64, got int32; convert it with actual_query_lengths.to(torch.int64)"},
     {"QueryLengthsShape", kBase, [](Arguments& call) { Give(call, InputIndex::kActualQueryLengths, kInt32, {3}); },
      "actual_query_lengths: expected shape [2] [B], got [3]"},
 };
@@ -147,6 +153,8 @@ const ErrorCase kTokens[] = {
 const ErrorCase kTypes[] = {
     {"Query", kBase, [](Arguments& call) { call.inputs[InputIndex::kQuery].type = kFloat32; },
      "query: expected dtype float16 or bfloat16, got float32; convert it with query.to(torch.float16)"},
+    {"Key", kBase, [](Arguments& call) { call.inputs[InputIndex::kKey].type = kBfloat16; },
+     "key: expected dtype float16 or int8, got bfloat16; convert it with key.to(torch.float16)"},
     {"Value",
      {2, 2, 2, 32, 64, "BNSD", kBfloat16},
      [](Arguments& call) { call.inputs[InputIndex::kValue].type = kFloat16; },
@@ -155,6 +163,12 @@ const ErrorCase kTypes[] = {
      "value: expected float16, as key is, got int8; quantise K alone, or both"},
     {"Another", kBase, [](Arguments& call) { call.inputs[InputIndex::kValue].type = ElementType::kOther; },
      "value: expected dtype float16, got another dtype; convert it with value.to(torch.float16)"},
+    {"StartsUnlikeLengths", kBase,
+     [](Arguments& call) {
+         GiveLengths(call);
+         Give(call, InputIndex::kKeyStart, kInt64, {2});
+     },
+     "key_start: expected dtype int32, got int64; convert it with key_start.to(torch.int32)"},
     {"StartsAlone", kBase, [](Arguments& call) { Give(call, InputIndex::kKeyStart, kFloat32, {2}); },
      "key_start: expected dtype int32 or int64, got float32; convert it with key_start.to(torch.int32)"},
 };
@@ -205,6 +219,13 @@ const ErrorCase kInt8Caches[] = {
          call.valueScaleStrides = {256, 128, 2};
      },
      "value_scale_strides: expected a last stride of 1, got [256, 128, 2]; pass value_antiquant_scale.contiguous()"},
+    {"ScaleStridesNegative", kBase,
+     [](Arguments& call) {
+         ByToken(call);
+         call.valueScaleStrides = {-256, 128, 1};
+     },
+     "value_scale_strides: expected strides of at least 0, got [-256, 128, 1]; "
+     "pass value_antiquant_scale.contiguous()"},
     {"ModeWithoutInt8", kBase, [](Arguments& call) { call.keyAntiquantMode = 3; },
      "key_antiquant_mode: expected 0, since key is float16, got 3"},
 };
@@ -212,8 +233,16 @@ const ErrorCase kInt8Caches[] = {
 const ErrorCase kShapes[] = {
     {"QueryDims", kBase, [](Arguments& call) { GiveQuery(call, {2, 4, 32}); },
      "query: expected BNSD [B, Hq, Sq, D], got [2, 4, 32]"},
+    {"BshQuery", kBsh, [](Arguments& call) { GiveQuery(call, {2, 4, 1, 32}); },
+     "query: expected BSH [B, Sq, Hq*D], got [2, 4, 1, 32]"},
     {"BsndQuery", kBsnd, [](Arguments& call) { GiveQuery(call, {2, 128}); },
      "query: expected BSND [B, Sq, Hq, D], got [2, 128]"},
+    {"NoHeads", kBase,
+     [](Arguments& call) {
+         GiveQuery(call, {2, 0, 1, 32});
+         call.numHeads = 0;
+     },
+     "num_heads: expected 1 to 4096, got 0"},
     {"BshNoHeads", kBsh, [](Arguments& call) { call.numHeads = 0; },
      "num_heads: expected a divisor of the hidden size 128, got 0"},
     {"BshNoKeyValueHeads", kBsh, [](Arguments& call) { call.numKeyValueHeads = 0; },
@@ -241,6 +270,8 @@ const ErrorCase kShapes[] = {
      "key_strides: expected the strides of sequence or block, head and row, got [4096, 32]"},
     {"StridesStep", kBase, [](Arguments& call) { call.keyStrides = {4096, 2048, 40}; },
      "key_strides: expected multiples of 16 elements, at least 0, got [4096, 2048, 40]; pass key.contiguous()"},
+    {"StridesNegative", kBase, [](Arguments& call) { call.valueStrides = {-4096, 2048, 32}; },
+     "value_strides: expected multiples of 16 elements, at least 0, got [-4096, 2048, 32]; pass value.contiguous()"},
     {"RowsOverlap", kBase, [](Arguments& call) { call.valueStrides = {4096, 2048, 16}; },
      "value_strides: expected rows from 32 to 1073741855 elements apart, got 16; pass value.contiguous()"},
     {"RowsFarApart", kBase, [](Arguments& call) { call.keyStrides = {4096, 2048, 1073741856}; },
@@ -262,6 +293,12 @@ const ErrorCase kModes[] = {
          call.withStats = true;
      },
      "with_stats excludes partial=True, which returns its own quantities; leave it out"},
+    {"PartWithSdc", kBase,
+     [](Arguments& call) {
+         call.partial = true;
+         call.sdc = "none";
+     },
+     "sdc='none' excludes partial=True, which compensates nothing; give sdc to merge_partials"},
     {"PartWithValueMean", kBase,
      [](Arguments& call) {
          call.partial = true;
