@@ -1,10 +1,9 @@
-"""Emulated NPUs for torch_npu: python -m emulator setup | env | compile SOURCE | run COMMAND."""
+"""Emulated NPUs for torch_npu: python -m emulator setup | compile SOURCE | run COMMAND."""
 
 from __future__ import annotations
 
 import logging
 import os
-import shlex
 import time
 from pathlib import Path
 from typing import Annotated
@@ -72,20 +71,6 @@ def setup(project: Project = None) -> None:
     console.print(f'\nNext: [bold]python -m emulator run python -c "{example}"')
 
 
-@app.command()
-def env(
-    project: Project = None, soc: Soc = None, devices: Devices = None, memory_mb: MemoryMb = None,
-    vector_cores: VectorCores = None, asynchronous: Asynchronous = None, checks: Checks = None, fill: Fill = None,
-    trace: Trace = None, defect: Defect = None,
-) -> None:  # fmt: skip
-    """Print the lines that turn a shell into the emulator's environment: eval "$(python -m emulator env)"."""
-    settings = _given(locals())
-    for name in REMOVED:
-        print(f"unset {name}")
-    for name, value in emulator_variables(*_prepare(project), settings).items():
-        print(f"export {name}={shlex.quote(value)}")
-
-
 @app.command("compile")
 def compile_program(
     source: Annotated[Path, typer.Argument(help="A program in C++ that calls the operator by aclnn.")],
@@ -112,7 +97,8 @@ def run(
     checks: Checks = None, fill: Fill = None, trace: Trace = None, defect: Defect = None,
 ) -> None:  # fmt: skip
     """Run COMMAND in the emulator's environment; `python` is the one that runs the emulator."""
-    settings = _given(locals())
+    options = locals()
+    settings = {name: options[name] for name in NAMES if options[name] is not None}
     if not context.args:
         raise typer.BadParameter("expected a command, such as: python -m emulator run python -m pytest tests/npu")
     if context.args[0].startswith("-"):
@@ -123,11 +109,6 @@ def run(
         os.execvpe(context.args[0], context.args, variables)
     except FileNotFoundError:
         raise typer.BadParameter(f"expected an installed command, got {context.args[0]!r}") from None
-
-
-def _given(options: dict[str, object]) -> dict[str, object]:
-    """Pick the settings that the command line has."""
-    return {name: options[name] for name in NAMES if options[name] is not None}
 
 
 def _prepare(file: Path | None) -> tuple[Path, Path | None]:

@@ -34,34 +34,6 @@ def test_the_runtime_in_asynchronous_mode(module: str) -> None:
     assert done.returncode == 0, done.stdout
 
 
-_TWO_STREAMS = """
-import torch, torch_npu
-from tests.npu.acl_calls import Gate
-first, second, gate = torch.npu.Stream(), torch.npu.Stream(), Gate()
-x, ones = torch.zeros(100, device="npu"), torch.ones(100).pin_memory()
-torch.npu.synchronize()
-with torch.npu.stream(first):
-    gate.wait_on_current_stream()
-    x.copy_(ones, non_blocking=True)
-with torch.npu.stream(second):
-    {before}
-    y = x.clone()
-{after}
-second.synchronize()
-print(int(y.cpu().sum()))
-gate.open()
-torch.npu.synchronize()
-"""
-
-
-@full
-def test_asynchronous_mode_shows_a_missing_wait(run_python: RunPython) -> None:
-    missing = _TWO_STREAMS.format(before="", after="")
-    assert run_python(missing, **with_settings(asynchronous=1)) == "0\n"
-    waiting = _TWO_STREAMS.format(before="second.wait_stream(first)", after="gate.open()")
-    assert run_python(waiting, **with_settings(asynchronous=1)) == "100\n"
-
-
 _MEMORY = """
 import torch, torch_npu
 kept = torch.empty(20 << 20, dtype=torch.uint8, device="npu")
@@ -186,16 +158,6 @@ def test_a_python_without_the_environment_can_load_the_emulator() -> None:
     done = subprocess.run([sys.executable, "-c", code], env=plain, cwd=_REPOSITORY, capture_output=True, text=True,
                           check=False)  # fmt: skip
     assert done.stdout == "npu:0 True\n", done.stderr
-
-
-@full
-def test_the_printed_environment_works_in_a_shell() -> None:
-    program = "import torch, torch_npu; print(torch.npu.is_available())"
-    command = f'eval "$({sys.executable} -m emulator env)" && python -c "{program}"'
-    plain = {name: value for name, value in os.environ.items() if name != VARIABLE}
-    done = subprocess.run(["bash", "-c", command], env=plain, cwd=_REPOSITORY, capture_output=True, text=True,
-                          check=False)  # fmt: skip
-    assert done.stdout == "True\n", done.stderr
 
 
 def test_an_unknown_command_is_named() -> None:
