@@ -1,6 +1,6 @@
 """vLLM by thresholds beside vLLM as it is: how fast they answer, on the embedded model and on a real one.
 
-    build/vllm/bin/python -m benchmarks.serving [load] [break-even] [int8] [real] [--rounds 5]
+    build/vllm/bin/python -m benchmarks.serving [load] [break-even] [real] [--rounds 5]
 
 It needs the environment of ``make test-vllm``, and ``real`` the model of ``make real-model``. Without names all but
 ``real`` run. It writes docs/results/serving.json, where parts that did not run stay as they are, and prints the tables
@@ -26,7 +26,7 @@ import vllm
 
 from benchmarks.real_model_study import texts as study_texts
 from benchmarks.serving.engines import K
-from benchmarks.serving.load import compare_int8, compare_speed, find_break_even
+from benchmarks.serving.load import compare_speed, find_break_even
 from benchmarks.serving.real import Setting, compare_real
 from benchmarks.serving.tables import as_tables
 from benchmarks.tables import show
@@ -43,7 +43,6 @@ class Part(str, Enum):
 
     load = "load"
     break_even = "break-even"
-    int8 = "int8"
     real = "real"
 
 
@@ -65,7 +64,6 @@ def main(
     run: dict[Part, Callable[[], Iterator[dict[str, Any]]]] = {
         Part.load: lambda: compare_speed(rounds),
         Part.break_even: lambda: find_break_even(rounds),
-        Part.int8: lambda: compare_int8(rounds),
         Part.real: real,
     }
     for part in parts or [part for part in Part if part is not Part.real]:

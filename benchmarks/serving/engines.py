@@ -15,10 +15,9 @@ import torch
 
 from toptheta_npu.assets import TINY_LLAMA, load_tiny_llama, load_tiny_llama_thresholds
 from toptheta_npu.evaluation import corpus
-from toptheta_npu.models import Int8Cache, sparsify
+from toptheta_npu.models import sparsify
 from toptheta_npu.thresholds import ThresholdTable
 from toptheta_npu.vllm.engine import engine_of
-from toptheta_npu.vllm.int8_pages import INT8_CACHE
 from toptheta_npu.vllm.metrics import Totals
 from toptheta_npu.vllm.settings import SECTION
 
@@ -28,14 +27,6 @@ TABLE = TINY_LLAMA / "thresholds_pre_softmax.theta"
 TIE = 1e-3
 #: Logarithms of probabilities may differ by as much.
 TOLERANCE = 1e-4
-#: The same of an int8 cache: whoever multiplies in another order rounds some of its numbers to their neighbours.
-INT8_TOLERANCE = 0.05
-#: Relative changes of all weights, as large as what adding up in another order does: the seeds that they are drawn by
-#: stand for others who round a model's int8 cache, and are right, too.
-NUDGE = 1e-6
-NUDGES = range(1, 5)
-#: The option of an engine with an int8 cache.
-INT8: dict[str, Any] = {"kv_cache_dtype": INT8_CACHE}
 #: Drafts by n-grams, three at a time.
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
 LONGEST = 2048
@@ -131,29 +122,19 @@ def dense_table(folder: Path) -> Path:
 
 
 @cache
-def reference_model(nudge: int = 0) -> tuple[Any, ThresholdTable]:
-    """Load the embedded model in transformers, and its thresholds. Not 0: with its weights changed by `NUDGE`."""
+def reference_model() -> tuple[Any, ThresholdTable]:
+    """Load the embedded model in transformers, and its thresholds."""
     model, _ = load_tiny_llama()
-    if nudge:
-        drawn = torch.Generator().manual_seed(nudge)
-        for weight in model.parameters():
-            weight.data *= 1 + NUDGE * torch.randn(weight.shape, generator=drawn)
     return model, load_tiny_llama_thresholds("pre_softmax")
 
 
-def generated(prompt: Sequence[int], new_tokens: int, *, int8: bool = False, **settings: Any) -> Answer:
+def generated(prompt: Sequence[int], new_tokens: int, **settings: Any) -> Answer:
     """Generate an answer by `sparsify` and transformers' generate(). Without settings, call generate() alone."""
-    return generated_by(*reference_model(), prompt, new_tokens, int8=int8, **settings)
+    return generated_by(*reference_model(), prompt, new_tokens, **settings)
 
 
 def generated_by(
-    model: Any,
-    table: ThresholdTable | None,
-    prompt: Sequence[int],
-    new_tokens: int,
-    *,
-    int8: bool = False,
-    **settings: Any,
+    model: Any, table: ThresholdTable | None, prompt: Sequence[int], new_tokens: int, **settings: Any
 ) -> Answer:
     """Generate an answer as `generated` does, by another model and its thresholds."""
     # the end of a text ends no answer, as in `greedy`: in its place stands a token that there is not
@@ -162,44 +143,36 @@ def generated_by(
     with sparsify(model, thresholds, **settings) if settings else nullcontext():
         out = model.generate(
             torch.tensor([list(prompt)]), max_new_tokens=new_tokens, do_sample=False, **ends,
-            output_logits=True, return_dict_in_generate=True, past_key_values=new_cache(model, int8),
+            output_logits=True, return_dict_in_generate=True,
         )  # fmt: skip
     return Answer(out.sequences[0, len(prompt) :].tolist(), [best_of(logits[0]) for logits in out.logits])
 
 
-def new_cache(model: Any, int8: bool) -> Any:
-    """Make a cache of transformers, in the model's dtype or in int8 with a scale for each row of a head."""
-    from transformers import DynamicCache
-
-    return Int8Cache(model.config) if int8 else DynamicCache()
-
-
 def replayed(
-    tokens: Sequence[int], segments: Sequence[Segment], shift: float = 0.0, nudge: int = 0, *,
-    int8: bool = False, **settings: Any,
-) -> dict[int, dict[int, float]]:  # fmt: skip
+    tokens: Sequence[int], segments: Sequence[Segment], shift: float = 0.0, **settings: Any
+) -> dict[int, dict[int, float]]:
     """Compute the logarithms of probabilities after every segment by transformers, as an engine scheduled them.
 
     Args:
         tokens: prompt and answer.
         segments: in the order in which they were computed.
         shift: of all thresholds.
-        nudge: of the model's weights, as `reference_model`.
-        int8: the cache is.
         settings: of `sparsify`.
 
     Returns:
         By the position of the token that follows a segment, or one of its tokens if they may be drafts.
     """
-    model, table = reference_model(nudge)
+    from transformers import DynamicCache
+
+    model, table = reference_model()
     table = dataclasses.replace(table, theta=table.theta + shift)
     found: dict[int, dict[int, float]] = {}
     settings = {"verify_tokens": 1} | settings
     with torch.inference_mode(), sparsify(model, table, **settings):
-        cache = new_cache(model, int8)
+        cache = DynamicCache()
         for first, end, known in segments:
             if first == 0:
-                cache = new_cache(model, int8)
+                cache = DynamicCache()
             elif first < cache.get_seq_length():
                 cache.crop(first)
             ids = torch.tensor([list(tokens[first:end])])

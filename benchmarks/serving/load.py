@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.serving.engines import INT8, LONGEST, K, answers, layers_of, make_engine, prompts, totals
+from benchmarks.serving.engines import LONGEST, K, make_engine, prompts, totals
 from toptheta_npu.vllm.metrics import Totals
 
 #: Sequences that decode side by side, and keys of each in the middle of what is timed.
@@ -65,27 +65,6 @@ def find_break_even(rounds: int) -> Iterator[dict[str, Any]]:
             ratios = decoding_ratios(dense, sparse, batch, keys, rounds)
             found["steps"].append({"batch": batch, "keys": keys, "over_dense": ratios})
             yield found
-
-
-def compare_int8(rounds: int) -> Iterator[dict[str, Any]]:
-    """Measure what an int8 cache gains over one of the model's dtype, both by thresholds, and the bytes of a token."""
-    found: dict[str, Any] = {"rounds": rounds, "decoding": []}
-    for dtype in ("bfloat16", "float32"):
-        own = make_engine(SETTINGS, **OPTIONS, dtype=dtype)
-        int8 = make_engine(SETTINGS, **OPTIONS, dtype=dtype, **INT8)
-        sizes = [_token_bytes(engine) for engine in (own, int8)]
-        for batch, keys in DECODING:
-            ratios = decoding_ratios(own, int8, batch, keys, rounds)
-            row = {"dtype": dtype, "batch": batch, "keys": keys, "token_bytes": sizes, "over_same": ratios}
-            found["decoding"].append(row)
-            yield found
-
-
-def _token_bytes(engine: Any) -> int:
-    """Count the bytes of a token in the caches of all layers."""
-    answers(engine, prompts(40), 2)
-    caches = [layer.kv_cache for layer in layers_of(engine)]
-    return sum(cache.nbytes // (cache.shape[0] * cache.shape[2]) for cache in caches)
 
 
 def answer_all(engine: Any, seed: int) -> float:

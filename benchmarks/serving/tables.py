@@ -13,7 +13,7 @@ from toptheta_npu.evaluation.verdict import student_quantile
 
 def as_tables(found: Mapping[str, Any]) -> dict[str, Table]:
     """Make the tables of the parts that were run, by their names."""
-    tables = {"load": _load, "break-even": _break_even, "int8": _int8, "real": _real}
+    tables = {"load": _load, "break-even": _break_even, "real": _real}
     return {name: table(found[name]) for name, table in tables.items() if name in found}
 
 
@@ -44,18 +44,6 @@ def _break_even(found: Mapping[str, Any]) -> Table:
     ]
     columns = ("sequences", *(f"{keys} keys" for keys in lengths))
     return Table(f"{found['rounds']} rounds that take turns", columns, rows)
-
-
-def _int8(found: Mapping[str, Any]) -> Table:
-    columns = ("model in", "what decodes", "int8 over the model's dtype", "bytes of a token, all layers", "share")
-    rows = []
-    for each in found["decoding"]:
-        same, int8 = each["token_bytes"]
-        rows.append([
-            each["dtype"], f"{each['batch']} sequences of {each['keys']} keys", f"**{_bounded(each['over_same'])}**",
-            f"{same:,}, {int8:,}", f"{int8 / same:.3f}",
-        ])  # fmt: skip
-    return Table(f"Tokens per second; {found['rounds']} rounds that take turns", columns, rows)
 
 
 def _real(found: Mapping[str, Any]) -> Table:

@@ -46,6 +46,5 @@ def test_what_is_kept_makes_all_tables() -> None:
     assert {name: len(table.rows) for name, table in tables.items()} == {
         "load": 4,
         "break-even": 3,
-        "int8": 6,
         "real": 2,
     }

@@ -13,10 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from benchmarks.serving.engines import (
-    INT8,
-    INT8_TOLERANCE,
     NGRAM,
-    NUDGES,
     TIE,
     TOLERANCE,
     Answer,
@@ -60,12 +57,11 @@ class Variant:
         return wrong_in(request, **self.settings, **self.replay)
 
 
-#: Mixed: short rows are dense, in vLLM's own kernel, or in ours beside longer ones. int8: so is the cache. Drafts come
-#: last, since vLLM starts no engine in a process where one has drafted by n-grams.
+#: Mixed: short rows are dense, in vLLM's own kernel, or in ours beside longer ones. Drafts come last, since vLLM starts
+#: no engine in a process where one has drafted by n-grams.
 ENGINES: dict[str, Variant] = {
     "plain": Variant({"k": K}),
     "mixed": Variant({"k": K, "dense_below": 200}),
-    "int8": Variant({"k": K}, INT8, {"int8": True}),
     "drafts": Variant({"k": K}, {"speculative_config": NGRAM}, {"verify_tokens": 1 + NGRAM["num_speculative_tokens"]}),
 }
 
@@ -150,45 +146,33 @@ def run_schedule(engine: Any, arrivals: list[Arrival], give_up: Collection[int] 
     return requests
 
 
-def wrong_in(request: Request, *, int8: bool = False, **settings: Any) -> tuple[list[str], list[str]]:
+def wrong_in(request: Request, **settings: Any) -> tuple[list[str], list[str]]:
     """Find what is wrong with the answer to one request, token by token, given the tokens before it.
 
     Returns:
         (wrong tokens; logarithms of probabilities that differ). Two implementations round differently. A score at its
         threshold may fall on either side of it, so the latter are those that differ with thresholds moved by
-        `ROUNDING`, too, up or down. A number of an int8 cache may go to either neighbour, so there both are what is
-        wrong beside weights changed by `NUDGE`, too.
+        `ROUNDING`, too, up or down.
     """
     assert request.answer is not None
-    tolerance = INT8_TOLERANCE if int8 else TOLERANCE
-
-    def replay(**rounding: Any) -> dict[int, dict[int, float]]:
-        return replayed(request.tokens, request.segments, int8=int8, **rounding, **settings)
 
     @cache
-    def others() -> list[dict[int, dict[int, float]]]:
-        if int8:
-            return [replay(nudge=seed) for seed in NUDGES]
-        return [replay(shift=by) for by in (ROUNDING, -ROUNDING)]
+    def replay(shift: float) -> dict[int, dict[int, float]]:
+        return replayed(request.tokens, request.segments, shift, **settings)
 
-    known = replay()
     wrong, different = [], []
     for index, token in enumerate(request.answer.tokens):
         place, found = len(request.prompt) + index, request.answer.best[index][token]
-        expected, leading = next(iter(known[place].items()))
-        ours = known[place].get(token, -math.inf)
-        if leading - ours > TIE and not (int8 and any(_is_best(token, other[place]) for other in others())):
+        known = replay(0.0)[place]
+        expected, leading = next(iter(known.items()))
+        ours = known.get(token, -math.inf)
+        if leading - ours > TIE:
             wrong.append(f"token {place} is {token}, not {expected}, which leads by {leading - ours:.2g}")
-        difference = abs(found - ours)
-        if difference > tolerance and not any(
-            abs(found - other[place].get(token, -math.inf)) <= tolerance for other in others()
+        if all(
+            abs(found - replay(shift)[place].get(token, -math.inf)) > TOLERANCE for shift in (0.0, ROUNDING, -ROUNDING)
         ):
-            different.append(f"token {place} has a log-probability that differs by {difference:.2g}")
+            different.append(f"token {place} has a log-probability that differs by {abs(found - ours):.2g}")
     return wrong, different
-
-
-def _is_best(token: int, best: dict[int, float]) -> bool:
-    return max(best.values()) - best.get(token, -math.inf) <= TIE
 
 
 @contextmanager

@@ -97,6 +97,7 @@ def test_a_platform_without_a_shim_refuses_settings_alone(monkeypatch: pytest.Mo
         ({"k": 4096}, {}, TopThetaValueError, "k: expected .* got 4096"),
         ({"dense_layers": [6]}, {}, TopThetaValueError, "dense_layers: expected 0 to 5, got 6"),
         ({}, {"kv_cache_dtype": "fp8"}, TopThetaNotImplementedError, "kv_cache_dtype: expected none of it"),
+        ({}, {"kv_cache_dtype": "int8_per_token_head"}, TopThetaNotImplementedError, "kv_cache_dtype: expected none"),
         ({}, {"kv_transfer_config": {"kv_connector": "ExampleConnector", "kv_role": "kv_both"}},
          TopThetaNotImplementedError, "kv_transfer_config: expected none of it with Top-Theta"),
     ],

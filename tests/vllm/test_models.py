@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from benchmarks.serving.engines import (
-    INT8,
     Answer,
     answer_of,
     best_of,
@@ -73,14 +72,6 @@ def test_layers_with_a_window_stay_dense_and_the_others_equal_sparsify(hybrid: S
     assert counted.rows == 2 * 2 * 23  # two layers by thresholds, two sequences
     assert 0 < counted.kept < 0.5 * counted.elements
     assert [layer.impl.rule is DENSE for layer in layers_of(engine)] == [True, False, True, False]
-
-
-def test_an_int8_cache_of_layers_with_a_window_stops_the_start(hybrid: Saved) -> None:
-    message = (
-        r"^kv_cache_dtype: expected 'auto' where layers such as model\.layers\.0.* have a sliding window, got an int8"
-    )
-    with pytest.raises(TopThetaNotImplementedError, match=message):
-        make_engine({"table": str(hybrid.path), "k": K}, model=str(hybrid.folder), **SMALL, **INT8)
 
 
 def generated(saved: Saved, ids: list[int], new_tokens: int, **settings: Any) -> Answer:

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.serving.engines import (
-    INT8,
-    INT8_TOLERANCE,
-    NGRAM,
-    TABLE,
     K,
     answers,
     generated,
@@ -22,24 +16,9 @@ from benchmarks.serving.engines import (
     wrong_tokens,
 )
 from tests.vllm.schedules import ENGINES, draw_schedule, run_schedule
-from tests.vllm.server import metric, serve, settings
 from toptheta_npu.assets import TINY_LLAMA
 
 DRAFT_MODEL = {"method": "draft_model", "model": str(TINY_LLAMA), "num_speculative_tokens": 3}
-
-
-def test_drafts_over_an_int8_cache_are_verified_by_thresholds_and_counted(tmp_path: Path) -> None:
-    """In processes of their own."""
-    counts = tmp_path / "counts"
-    counts.mkdir()
-    options = "--kv-cache-dtype", INT8["kv_cache_dtype"], "--speculative-config", json.dumps(NGRAM)
-    environment = {"PROMETHEUS_MULTIPROC_DIR": str(counts)}
-    with serve(tmp_path, *settings(table=TABLE, k=K), *options, environment=environment) as server:
-        for ids in prompts(300, 150, seed=12):
-            assert not wrong_tokens(server.complete(ids, 32), generated(ids, 32, int8=True, k=K), INT8_TOLERANCE)
-        drafts = metric(server, "toptheta_draft_tokens_total")
-        assert drafts == metric(server, "toptheta_thresholded_tokens_total") > 0
-        assert metric(server, "toptheta_prompt_tokens_total") == 450
 
 
 def test_a_model_drafts_densely_and_its_drafts_follow_the_thresholds() -> None:

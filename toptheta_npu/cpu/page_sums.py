@@ -1,6 +1,6 @@
 """The native form of `vllm.page_sums`: one call makes the V sums that a step of a serving engine ends, and means.
 
-It is in a library with the call of `repeated`, which makes them, too, and with the one that writes rows of int8 caches.
+It is in a library with the call of `repeated`, which makes them, too.
 """
 
 from __future__ import annotations
@@ -16,14 +16,11 @@ from ..errors import TopThetaBackendError
 from . import library
 from .backend import CPU_SELECTOR
 from .build import SERVING_SOURCE
-from .operators import check_status
 from .plans import NO_SCALES, SCALE_TYPES
 from .threads import thread_count
 
 #: The fields of struct PageSumsOfLayer and of struct WrittenRows in source/page_sums.h.
 LAYER, STEP = struct.Struct("@5qP4qP" + "P4qq"), struct.Struct("@3qP" + 2 * "Pq" + "2qP")
-#: The fields of struct Int8Cache in source/int8_rows.h.
-INT8_CACHE = struct.Struct("@4qP2qP2q")
 _FAILED: set[torch.dtype] = set()
 _logger = logging.getLogger("toptheta_npu")
 
@@ -69,37 +66,6 @@ def pack_layer(value_cache: Tensor, sums: Tensor, rows: int, scale: Tensor | Non
     return LAYER.pack(blocks, block_size, rows, heads, head_dim, *place, sums.data_ptr(), *scales)
 
 
-def pack_int8_cache(numbers: Tensor, scales: Tensor) -> bytes:
-    """Pack the cache of a layer. The tensors have to stay where they are.
-
-    Args:
-        numbers: int8 [blocks, Hkv, 2, block_size, D], the last three without gaps.
-        scales: float32 [blocks, Hkv, 2, block_size], the last two without gaps.
-    """
-    blocks, heads, _, block_size, head_dim = numbers.shape
-    places = [field for each in (numbers, scales) for field in (each.data_ptr(), *each.stride()[:2])]
-    return INT8_CACHE.pack(blocks, block_size, heads, head_dim, *places)
-
-
-def write_int8_rows(packed: bytes, key: Tensor, value: Tensor, slots: Tensor) -> bool:
-    """Round the rows of new tokens and write them into their places. False: it cannot be done here.
-
-    Args:
-        packed: the cache, as `pack_int8_cache` says.
-        key, value: [T, Hkv, D], or more tokens than slots.
-        slots: int64 [T], contiguous.
-    """
-    library_ = find(key.dtype) if key.dtype is value.dtype else None
-    if library_ is None or slots.dtype is not torch.int64 or not slots.is_contiguous():
-        return False
-    (token, head, element), (value_token, value_head, value_element) = key.stride(), value.stride()
-    if element != 1 or value_element != 1 or len(key) < len(slots):
-        return False
-    return check_status(library_.toptheta_write_int8_rows(
-        packed, key.data_ptr(), token, head, value.data_ptr(), value_token, value_head, slots.data_ptr(), len(slots)
-    ))  # fmt: skip
-
-
 def pack_step(block_table: Tensor, seq_lens: Tensor, query_start_loc: Tensor | None, *, means: bool = True) -> bytes:
     """Pack what is the same in all layers of a step. The tensors have to stay where they are.
 
@@ -119,14 +85,9 @@ def pack_step(block_table: Tensor, seq_lens: Tensor, query_start_loc: Tensor | N
 
 def _declare(found: ctypes.CDLL) -> None:
     size, sums = found.toptheta_size_of_page_sums, found.toptheta_page_sums
-    of_cache = found.toptheta_size_of_int8_cache
-    size.restype = found.toptheta_size_of_decoding.restype = of_cache.restype = ctypes.c_int64
+    size.restype = found.toptheta_size_of_decoding.restype = ctypes.c_int64
     library.check_size("page sums", LAYER.size + STEP.size, size())
-    library.check_size("an int8 cache", INT8_CACHE.size, of_cache())
     packed, address, strides = [ctypes.c_char_p] * 2, ctypes.c_void_p, [ctypes.c_int64] * 3
     sums.argtypes, sums.restype = [*packed, address], ctypes.c_int32
-    write, number = found.toptheta_write_int8_rows, ctypes.c_int64
-    write.argtypes = [packed[0], address, number, number, address, number, number, address, number]
-    write.restype = ctypes.c_int32
     decode = found.toptheta_decode_layer
     decode.argtypes, decode.restype = [*packed, address, *strides, address], ctypes.c_int32

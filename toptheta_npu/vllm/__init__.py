@@ -10,9 +10,9 @@ the key ``top_theta`` with ``tau``, or with a table of calibrated thresholds in 
 
 A sequence with one new token is sparse in every layer that sees all tokens, and so is each token of one whose drafts
 are verified. Prompts and chunks of them are dense unless ``prefill`` is "thresholded". Layers with a sliding window
-stay dense and are named in the log, as are drafts that an NPU cannot verify. On a CPU, ``--kv-cache-dtype
-int8_per_token_head`` halves the cache. What cannot be right stops the engine at its start: a table of another model,
-a version of vLLM that has not been tried, attention that Top-Theta does not cover, fp8 caches and KV connectors.
+stay dense and are named in the log, as are drafts that an NPU cannot verify. What cannot be right stops the engine at
+its start: a table of another model, a version of vLLM that has not been tried, attention that Top-Theta does not cover,
+quantised caches and KV connectors.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ _REMEDIES = {
     "logits_soft_cap": "Top-Theta does not know soft-capped scores",
     "sinks": "Top-Theta does not know attention sinks",
     "kv_sharing_target_layer_name": "use a model whose layers keep keys and values of their own",
-    "kv_cache_dtype": "such caches are not read; set kv_cache_dtype='auto', or on a CPU 'int8_per_token_head'",
+    "kv_cache_dtype": "such caches are not read; set kv_cache_dtype='auto'",
     "attn_type": "only decoder attention is covered",
     "rswa_prefix_lens": "tokens that see a prefix and a window are not covered",
     "mm_req_doc_ranges": "tokens that see later ones are not covered",

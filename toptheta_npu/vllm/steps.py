@@ -20,7 +20,6 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from ..cpu.repeated import LayerDecode
-from ..fallback.antiquant import PER_TOKEN_AND_HEAD, PER_TOKEN_AND_HEAD_PAGED
 from ..fallback.arguments import Arguments
 from ..ops import incremental_attention_with_stats, prefill_attention
 from .drafts import DraftRows, copy_indices_to_device
@@ -292,7 +291,7 @@ def _prompt(step: Step, index: int, query: Tensor, key_cache: Tensor, value_cach
     length = int(step.seq_lens[index])
     counts = torch.arange(length - len(query) + 1, length + 1, device=query.device)
     key, value = (_gathered(cache, step.block_table[index], length, rule) for cache in (key_cache, value_cache))
-    options = rule.options(counts) | _antiquant_of_one(step.block_table[index], length, rule)
+    options = rule.options(counts) | ({} if rule.antiquant is None else rule.antiquant._asdict())
     theta = options.pop("threshold").T
     if options["discarded_mass"] is not None:
         options["discarded_mass"] = options["discarded_mass"].T[None]
@@ -300,19 +299,6 @@ def _prompt(step: Step, index: int, query: Tensor, key_cache: Tensor, value_cach
         query.transpose(0, 1)[None], key, value, theta, scale_value=rule.scale, vmc=rule.vmc, **options
     )
     return out[0].transpose(0, 1)
-
-
-def _antiquant_of_one(table: Tensor, length: int, rule: LayerRule) -> dict[str, Any]:
-    """Gather the scales of the rows of one sequence."""
-    if rule.antiquant is None:
-        return {}
-    given = rule.antiquant._asdict()
-    for name in ("key", "value"):
-        if given[f"{name}_antiquant_mode"] == PER_TOKEN_AND_HEAD_PAGED:
-            scale = given[f"{name}_antiquant_scale"][..., None]
-            given[f"{name}_antiquant_scale"] = _gathered(scale, table, length, rule)[..., 0]
-            given[f"{name}_antiquant_mode"] = PER_TOKEN_AND_HEAD
-    return given
 
 
 def _by_heads(cache: Tensor, rule: LayerRule) -> Tensor:

@@ -8,7 +8,6 @@
 
 #include "arguments.h"
 #include "elements.h"
-#include "int8_rows.h"
 #include "page_sums.h"
 
 namespace toptheta {
@@ -140,32 +139,7 @@ TOPTHETA_EXPORT int32_t toptheta_decode_layer(const toptheta::DecodingLayer* lay
     return layer->decode(&a);
 }
 
-// Rounds the rows of new tokens, whose places are `slots` [count]; negative: a token has none. A slot outside of the
-// cache is refused, and then nothing is written.
-TOPTHETA_EXPORT int32_t toptheta_write_int8_rows(const toptheta::Int8Cache* cache, const void* key, int64_t key_stride,
-                                                 int64_t key_head_stride, const void* value, int64_t value_stride,
-                                                 int64_t value_head_stride, const int64_t* slots, int64_t count)
-{
-    const int64_t rows = cache->blocks * cache->block_size;
-    if (std::any_of(slots, slots + count, [rows](int64_t slot) { return slot >= rows; })) {
-        return toptheta::kBadValues;
-    }
-    try {
-        toptheta::Int8Rows<toptheta::TOPTHETA_ELEMENT> writer(*cache);
-        for (int64_t token = 0; token < count; ++token) {
-            if (slots[token] >= 0) {
-                writer.write({key, key_stride, key_head_stride}, token, slots[token], 0);
-                writer.write({value, value_stride, value_head_stride}, token, slots[token], 1);
-            }
-        }
-    } catch (const std::bad_alloc&) {
-        return toptheta::kOutOfMemory;
-    }
-    return toptheta::kDone;
-}
-
 // By which the caller knows that it packs the same structs.
-TOPTHETA_EXPORT int64_t toptheta_size_of_int8_cache() { return sizeof(toptheta::Int8Cache); }
 TOPTHETA_EXPORT int64_t toptheta_size_of_page_sums()
 {
     return sizeof(toptheta::PageSumsOfLayer) + sizeof(toptheta::WrittenRows);
