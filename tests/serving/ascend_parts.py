@@ -36,7 +36,6 @@ class AscendAttentionBackendImpl:
         self.key_cache: Any = None
         self.value_cache: Any = None
         self.kv_cache_layout = os.environ.get("VLLM_KV_CACHE_LAYOUT")
-        self.enable_c8_quant = kwargs.get("enable_c8_quant", False)
         self.enable_hamming_sparse = kwargs.get("enable_hamming_sparse", False)
         self.dense_tokens: list[int] = []
 
@@ -71,13 +70,6 @@ class AscendAttentionBackendImpl:
                 keys, values = (rows_of(cache, table, rows) for cache in self._by_rows())
                 output[token] = dense_row(query[token], keys, values, self.scale).to(output)
         return output
-
-
-class AscendC8AttentionBackendImpl(AscendAttentionBackendImpl):
-    """What C8 scales turn an implementation into after it was made: the cache is int8, in NZ."""
-
-    def forward(self, *arguments, **options) -> Tensor:
-        pytest.fail("the cache was written in NZ")
 
 
 class AttentionMetadataBuilder:

@@ -141,14 +141,6 @@ def test_the_platform_chooses_the_recorded_backend(source: Path) -> None:
     assert record()["backend"] in constants
 
 
-def test_c8_scales_are_where_the_shim_looks_for_them(source: Path) -> None:
-    """In the versions whose sources of C8 were read; others may have other names, which the shim tells."""
-    c8 = record()["c8"]
-    assert set(c8["versions"]) <= set(versions())
-    body = ast.unparse(function_of(class_of(source, c8["module"], c8["class"]), c8["function"]))
-    assert all(each in body for each in c8["statements"])
-
-
 def test_the_versions_are_in_one_record_each_and_the_last_knows_all_layouts() -> None:
     assert len(versions()) == sum(len(each["versions"]) for each in differences())
     known = [each["cache"]["layouts"] for each in differences()]

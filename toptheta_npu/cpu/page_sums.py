@@ -16,11 +16,10 @@ from ..errors import TopThetaBackendError
 from . import library
 from .backend import CPU_SELECTOR
 from .build import SERVING_SOURCE
-from .plans import NO_SCALES, SCALE_TYPES
 from .threads import thread_count
 
 #: The fields of struct PageSumsOfLayer and of struct WrittenRows in source/page_sums.h.
-LAYER, STEP = struct.Struct("@5qP4qP" + "P4qq"), struct.Struct("@3qP" + 2 * "Pq" + "2qP")
+LAYER, STEP = struct.Struct("@5qP4qP"), struct.Struct("@3qP" + 2 * "Pq" + "2qP")
 _FAILED: set[torch.dtype] = set()
 _logger = logging.getLogger("toptheta_npu")
 
@@ -47,23 +46,17 @@ def find(dtype: torch.dtype) -> ctypes.CDLL | None:
         return None
 
 
-def pack_layer(value_cache: Tensor, sums: Tensor, rows: int, scale: Tensor | None = None) -> bytes:
+def pack_layer(value_cache: Tensor, sums: Tensor, rows: int) -> bytes:
     """Pack what does not change from step to step. The tensors have to stay where they are.
 
     Args:
         value_cache: [blocks, Hkv, block_size, D], whose elements lie side by side.
         sums: float32 [blocks · block_size / rows, Hkv, D] or more, contiguous.
         rows: of a piece of a page.
-        scale: of int8 values, float32: [Hkv, D] of channels, contiguous, or [blocks, Hkv, block_size] of rows.
     """
     blocks, heads, block_size, head_dim = value_cache.shape
     place = value_cache.data_ptr(), *value_cache.stride()
-    scales: tuple[int, ...] = NO_SCALES
-    if scale is not None:
-        by_channel = scale.dim() == 2
-        strides = (0, *scale.stride()[:1], 0, 1) if by_channel else (*scale.stride(), 0)
-        scales = scale.data_ptr(), *strides, SCALE_TYPES[scale.dtype]
-    return LAYER.pack(blocks, block_size, rows, heads, head_dim, *place, sums.data_ptr(), *scales)
+    return LAYER.pack(blocks, block_size, rows, heads, head_dim, *place, sums.data_ptr())
 
 
 def pack_step(block_table: Tensor, seq_lens: Tensor, query_start_loc: Tensor | None, *, means: bool = True) -> bytes:

@@ -23,7 +23,6 @@ from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_b
 
 from ..errors import TopThetaBackendError, TopThetaNotImplementedError
 from .engine import DENSE, EngineLayers, Uncovered, check_covered, check_engine, without_draft_model
-from .int8_pages import new_tokens
 from .layers import LayerRule
 from .layouts import Layout, Pages, view_pages
 from .refusals import tells_why
@@ -115,7 +114,7 @@ class Builder(CPUAttentionMetadataBuilder):  # type: ignore[misc]
         step = Step.of(*whole_step, self._engine.dense_below, self._engine.verify_tokens)
         self._engine.note(step, self._name)
         if len(step.several) and step.decodes:
-            step.dense = super().build(0, _of_sequences(common_attn_metadata, step, step.several), fast_build)
+            step.dense = super().build(0, _of_several(common_attn_metadata, step), fast_build)
         setattr(whole, STEP, step)
         return whole
 
@@ -199,21 +198,16 @@ def _uncovered(impl: CPUAttentionBackendImpl) -> Uncovered:
     }
 
 
-def _of_sequences(common: CommonAttentionMetadata, step: Step, chosen: Tensor) -> CommonAttentionMetadata:
-    """Cut the metadata of a step down to some sequences [P] with several new tokens."""
-    counts = step.query_start_loc[chosen + 1] - step.query_start_loc[chosen]
-    starts, tokens = torch.cat([counts.new_zeros(1), counts.cumsum(0)]).int(), _tokens_of(step, chosen)
+def _of_several(common: CommonAttentionMetadata, step: Step) -> CommonAttentionMetadata:
+    """Cut the metadata of a step down to the sequences that are dense."""
+    chosen, counts = step.several, torch.from_numpy(step.counts)
+    starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)]).int()
     return common.replace(
         query_start_loc=starts,
         query_start_loc_cpu=starts,
         seq_lens=step.seq_lens[chosen],
         num_reqs=len(chosen),
-        num_actual_tokens=len(tokens),
+        num_actual_tokens=len(step.dense_tokens),
         block_table_tensor=step.block_table[chosen],
-        slot_mapping=common.slot_mapping[tokens],
+        slot_mapping=common.slot_mapping[step.dense_tokens],
     )
-
-
-def _tokens_of(step: Step, chosen: Tensor) -> Tensor:
-    of, order, _ = new_tokens(chosen, step.query_start_loc)
-    return step.query_start_loc[of].long() + order

@@ -135,11 +135,6 @@ class EngineLayers:
                 )  # fmt: skip
             index = layer_index(name)
             reason = self._why_dense(index, layer.impl)
-            if reason == _WINDOW and getattr(layer.impl, "is_int8", False):
-                raise TopThetaNotImplementedError(
-                    "kv_cache_dtype", f"'auto' where layers such as {name} have a sliding window", "an int8 cache",
-                    "set kv_cache_dtype='auto'",
-                )  # fmt: skip
             if reason:
                 layer.impl.rule = DENSE
                 dense.setdefault(reason, []).append(index)

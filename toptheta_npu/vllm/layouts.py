@@ -5,11 +5,10 @@ Nothing is copied: an operator that cannot step through a layout refuses it here
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from .._checks import DTYPES, KERNEL_DTYPES, KERNEL_PAGE_ROWS, KERNEL_STEP, NPU
@@ -40,30 +39,14 @@ class Layout(Enum):
         return self in (Layout.SPLIT, Layout.SPLIT_HND)
 
 
-class Antiquant(NamedTuple):
-    """The scales of an int8 cache and their kinds, by the names of the operator's arguments."""
-
-    key_antiquant_scale: Tensor
-    value_antiquant_scale: Tensor
-    key_antiquant_mode: int
-    value_antiquant_mode: int
-
-
 class Pages(NamedTuple):
-    """Keys and values [blocks, Hkv, block_size, D], views of the engine's memory with any strides.
-
-    Attributes:
-        antiquant: their scales; None: they are not int8.
-    """
+    """Keys and values [blocks, Hkv, block_size, D], views of the engine's memory with any strides."""
 
     keys: Tensor
     values: Tensor
-    antiquant: Antiquant | None = None
 
 
-def view_pages(
-    kv_cache: Any, layout: Layout, num_key_value_heads: int, head_dim: int, antiquant: Antiquant | None = None
-) -> Pages:
+def view_pages(kv_cache: Any, layout: Layout, num_key_value_heads: int, head_dim: int) -> Pages:
     """View the cache of a layer as pages of keys and of values.
 
     Args:
@@ -71,14 +54,13 @@ def view_pages(
         layout: that the engine says it has; a shape alone does not tell packed rows from keys by columns.
         num_key_value_heads: Hkv, of this rank.
         head_dim: D.
-        antiquant: the scales of an int8 cache; None: it is of another dtype.
 
     Raises:
         TopThetaNotImplementedError: it is quantised or lies otherwise, as NZ does, or the NPU kernel cannot read it.
 
     Example:
         >>> import torch
-        >>> keys, values, _ = view_pages(torch.arange(2 * 1 * 4 * 32).view(2, 1, 4, 32).half(), Layout.PACKED, 1, 16)
+        >>> keys, values = view_pages(torch.arange(2 * 1 * 4 * 32).view(2, 1, 4, 32).half(), Layout.PACKED, 1, 16)
         >>> keys.shape, keys[1, 0, 0, 0].item(), values[1, 0, 0, 0].item()
         (torch.Size([2, 1, 4, 16]), 128.0, 144.0)
     """
@@ -86,7 +68,7 @@ def view_pages(
     width = head_dim if layout.is_split else 2 * head_dim
     heads_at = 2 if layout is Layout.SPLIT else 1
     for part in parts:
-        _check_kind(part, layout, DTYPES if antiquant is None else (torch.int8,))
+        _check_kind(part, layout)
         if part.dim() != 4 or part.shape[heads_at] != num_key_value_heads or part.shape[3] != width:
             raise _other(layout, _text(part), num_key_value_heads, head_dim)
     if layout.is_split:
@@ -99,7 +81,6 @@ def view_pages(
         pages = Pages(*parts[0].split(head_dim, dim=3))
     else:
         pages = _column_keys(parts[0], head_dim)
-    pages = pages._replace(antiquant=antiquant)
     if pages.keys.device.type == NPU:
         check_kernel_reads(pages)
     return pages
@@ -113,17 +94,18 @@ def check_kernel_reads(pages: Pages) -> None:
     """
     for name, cache in (("keys", pages.keys), ("values", pages.values)):
         *outer, last = cache.stride()
-        step = KERNEL_STEP * 2 // cache.element_size()
-        if cache.dtype not in KERNEL_DTYPES and (pages.antiquant is None or cache.dtype != torch.int8):
+        if cache.dtype not in KERNEL_DTYPES:
             raise _unread(name, "float16 or bfloat16", str(cache.dtype), "serve with dtype='bfloat16' or 'float16'")
         if cache.shape[2] % KERNEL_STEP or cache.shape[2] > KERNEL_PAGE_ROWS:
             expected = f"pages of a multiple of {KERNEL_STEP} rows up to {KERNEL_PAGE_ROWS}"
             raise _unread(name, expected, str(cache.shape[2]), "set block_size=128")
-        if cache.shape[3] % step:
-            expected = f"rows of a multiple of {step} elements"
+        if cache.shape[3] % KERNEL_STEP:
+            expected = f"rows of a multiple of {KERNEL_STEP} elements"
             raise _unread(name, expected, str(cache.shape[3]), "leave Top-Theta out")
-        if last != 1 or any(size > 1 and stride % step for size, stride in zip(cache.shape, outer, strict=False)):
-            expected = f"elements of a row side by side, and strides that are multiples of {step}"
+        if last != 1 or any(
+            size > 1 and stride % KERNEL_STEP for size, stride in zip(cache.shape, outer, strict=False)
+        ):
+            expected = f"elements of a row side by side, and strides that are multiples of {KERNEL_STEP}"
             raise _unread(name, expected, f"strides {list(cache.stride())}", _KNOWN_VERSION)
 
 
@@ -144,14 +126,13 @@ def _parts(kv_cache: Any, layout: Layout) -> list[Tensor]:
     return parts
 
 
-def _check_kind(part: Tensor, layout: Layout, dtypes: Collection[torch.dtype]) -> None:
+def _check_kind(part: Tensor, layout: Layout) -> None:
     """Check that a tensor holds plain elements in the order of its strides."""
     if part.dim() == 5:
         raise TopThetaNotImplementedError("kv_cache", layout.value, f"NZ, the tiles {_text(part)}", _UNQUANTISED)
-    if part.dtype not in dtypes:
-        expected = "float16, bfloat16 or float32" if torch.int8 not in dtypes else "int8"
+    if part.dtype not in DTYPES:
         raise TopThetaNotImplementedError(
-            "kv_cache", expected, f"{part.dtype}, as quantised and NZ caches have", _UNQUANTISED
+            "kv_cache", "float16, bfloat16 or float32", f"{part.dtype}, as quantised and NZ caches have", _UNQUANTISED
         )
     found = _format(part)
     if found not in _BASE_FORMATS:

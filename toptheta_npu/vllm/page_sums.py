@@ -31,7 +31,6 @@ from .._value_checks import check_blocks, check_cache_values, host_can_read
 from ..cpu import page_sums as native
 from ..cpu.operators import check_status
 from ..errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
-from ..fallback.antiquant import dequantise
 
 #: Rows of a piece on a CPU, where a step is done sooner if it reads few rows after the last sum.
 _ROWS_ON_CPU = 32
@@ -50,7 +49,6 @@ class PageSums:
         num_key_value_heads, head_dim: of the cache.
         device: of the cache.
         rows: of a piece, a divisor of ``block_size``; None as above.
-        scale: of int8 values, float32: [Hkv, D] of channels, contiguous, or [blocks, Hkv, block_size] of rows.
 
     Raises:
         TopThetaNotImplementedError: pieces of one row on a device.
@@ -70,7 +68,7 @@ class PageSums:
 
     def __init__(
         self, num_blocks: int, block_size: int, num_key_value_heads: int, head_dim: int, device: torch.device | str,
-        rows: int | None = None, scale: Tensor | None = None,
+        rows: int | None = None,
     ) -> None:  # fmt: skip
         on_cpu = torch.device(device).type == "cpu"
         self._rows = rows or (_ROWS_ON_CPU if on_cpu and block_size % _ROWS_ON_CPU == 0 else block_size)
@@ -78,7 +76,6 @@ class PageSums:
             raise TopThetaNotImplementedError("block_size", "2 rows or more", "1", "choose larger pages")
         self._pieces = block_size // self._rows
         self._shape = (num_blocks, num_key_value_heads, block_size, head_dim)
-        self._scale = scale
         self._packed = b""
         self._packed_for: tuple[Tensor, int] | None = None  # and where it was
         # so that they can be written to outside of an inference mode that holds now
@@ -101,8 +98,8 @@ class PageSums:
         rows than ``most_in_a_row``.
 
         Args:
-            value_cache: float16, bfloat16, float32 or, where there are scales, int8 [blocks, Hkv, block_size, D], with
-                the step's rows in it. Strides are free but for head_dim, whose elements lie side by side.
+            value_cache: float16, bfloat16 or float32 [blocks, Hkv, block_size, D], with the step's rows in it.
+                Strides are free but for head_dim, whose elements lie side by side.
             new: the rows that the step has written.
 
         Returns:
@@ -147,7 +144,7 @@ class PageSums:
         packed_for = self._packed_for
         if packed_for is None or packed_for[0] is not value_cache or packed_for[1] != value_cache.data_ptr():
             self._check(value_cache)
-            self._packed = native.pack_layer(value_cache, self._sums, self._rows, self._scale)
+            self._packed = native.pack_layer(value_cache, self._sums, self._rows)
             self._packed_for = value_cache, value_cache.data_ptr()
         return self._packed
 
@@ -203,23 +200,16 @@ class PageSums:
 
     def _content(self, value_cache: Tensor, places: Tensor) -> Tensor:
         """Gather the rows of pieces [n], as what they stand for: float32 [n, Hkv, rows, D]."""
-        scale = self._scale
-        if scale is not None:
-            scale = scale[:, None] if scale.dim() == 2 else self._gathered(scale[..., None], places)
-        return dequantise(self._gathered(value_cache, places), scale)
-
-    def _gathered(self, cache: Tensor, places: Tensor) -> Tensor:
-        blocks, heads, _, head_dim = cache.shape
+        blocks, heads, _, head_dim = value_cache.shape
         # some devices copy all of a strided tensor before they gather from it
-        by_rows = cache.transpose(1, 2)
+        by_rows = value_cache.transpose(1, 2)
         if by_rows.is_contiguous():
             pieces = by_rows.view(blocks * self._pieces, self._rows, heads, head_dim)
-            return pieces.index_select(0, places).transpose(1, 2)
+            return pieces.index_select(0, places).transpose(1, 2).float()
         if self._pieces == 1:
-            return cache.index_select(0, places)
-        pieces = cache.unflatten(2, (self._pieces, self._rows)).transpose(1, 2)
-        content: Tensor = pieces[places // self._pieces, places % self._pieces]
-        return content
+            return value_cache.index_select(0, places).float()
+        pieces = value_cache.unflatten(2, (self._pieces, self._rows)).transpose(1, 2)
+        return pieces[places // self._pieces, places % self._pieces].float()
 
     def _check(self, value_cache: Tensor) -> None:
         if tuple(value_cache.shape) != self._shape:
@@ -227,10 +217,8 @@ class PageSums:
                 "value_cache", str(list(self._shape)), str(list(value_cache.shape)),
                 "make PageSums anew for another cache",
             )  # fmt: skip
-        if value_cache.dtype not in (DTYPES if self._scale is None else (torch.int8,)):
-            expected = "float16, bfloat16 or float32" if self._scale is None else "int8, as it has scales"
-            remedy = "make PageSums with the scales of an int8 cache, and of no other"
-            raise TopThetaTypeError("value_cache", expected, str(value_cache.dtype), remedy)
+        if value_cache.dtype not in DTYPES:
+            raise TopThetaTypeError("value_cache", "float16, bfloat16 or float32", str(value_cache.dtype))
         if value_cache.stride(3) != 1:
             raise TopThetaValueError(
                 "value_cache", f"rows of {self._shape[3]} elements side by side", f"strides {value_cache.stride()}"
@@ -287,8 +275,7 @@ class NewRows:
     def native_form(self, dtype: torch.dtype) -> ctypes.CDLL | None:
         """Find the library for caches of a dtype, once for all layers; None: there is none."""
         if dtype not in self._forms:
-            # any of the libraries reads int8
-            self._forms[dtype] = native.find(torch.float32 if dtype is torch.int8 else dtype)
+            self._forms[dtype] = native.find(dtype)
         return self._forms[dtype]
 
     @cached_property

@@ -174,7 +174,7 @@ def attend(step: Step, query: Tensor, key_cache: Tensor, value_cache: Tensor, ru
         step: where the rows lie.
         query: [T, Hq, D].
         key_cache, value_cache: the pages, [blocks, Hkv, block_size, D] with any strides or
-            [blocks, block_size, Hkv*D], the new tokens' rows included; int8 where the rule has scales.
+            [blocks, block_size, Hkv*D], the new tokens' rows included.
         rule: of the layer.
         out: [T, Hq, D].
     """
@@ -243,7 +243,6 @@ def _verify(
     drafts, layer = step.drafts, rule.layer
     assert drafts is not None
     mean, mass = _means(step, value_cache, rule), looked_up.discarded_mass
-    antiquant = {} if rule.antiquant is None else rule.antiquant._asdict()
     result, _, kept, value_rows = incremental_attention_with_stats(
         drafts.padded(query.index_select(0, drafts.tokens)).transpose(1, 2), key_cache, value_cache,
         drafts.padded(looked_up.theta[layer]).transpose(1, 2).contiguous(), actual_seq_lengths=drafts.lengths,
@@ -251,7 +250,7 @@ def _verify(
         block_size=key_cache.shape[2 if key_cache.dim() == 4 else 1], num_key_value_heads=rule.num_key_value_heads,
         scale_value=rule.scale, placement=rule.group.thresholds.placement, sdc=rule.sdc, sdc_gamma=rule.sdc_gamma,
         discarded_mass=None if mass is None else drafts.padded(mass[layer]).transpose(1, 2).contiguous(),
-        value_mean=None if mean is None else drafts.padded(mean).transpose(1, 2).contiguous(), **antiquant,
+        value_mean=None if mean is None else drafts.padded(mean).transpose(1, 2).contiguous()
     )  # fmt: skip
     out[drafts.tokens] = drafts.taken(result.transpose(1, 2)).to(out.dtype)
     if rule.group.counters is not None:
@@ -267,17 +266,15 @@ def _by_operator(
     mean = _means(step, value_cache, rule)
     mass = None if looked_up.discarded_mass is None else looked_up.discarded_mass[layer]
     rows = key_cache.shape[2 if key_cache.dim() == 4 else 1]
-    antiquant = {} if rule.antiquant is None else rule.antiquant._asdict()
     call = Arguments(
         query.shape[1], rule.num_key_value_heads, rule.scale, query.unsqueeze(2), key_cache, value_cache,
         looked_up.theta[layer], step.lengths, None, pages, discarded_mass=mass, value_mean=mean,
-        placement=group.thresholds.placement, sdc=rule.sdc, sdc_gamma=rule.sdc_gamma, block_size=rows, **antiquant,
+        placement=group.thresholds.placement, sdc=rule.sdc, sdc_gamma=rule.sdc_gamma, block_size=rows
     )  # fmt: skip
     result, _, kept, value_rows = incremental_attention_with_stats(
         call.query, key_cache, value_cache, call.threshold, actual_seq_lengths=call.actual_seq_lengths,
         block_table=pages, block_size=rows, num_key_value_heads=rule.num_key_value_heads, scale_value=rule.scale,
         placement=call.placement, sdc=rule.sdc, sdc_gamma=rule.sdc_gamma, discarded_mass=mass, value_mean=mean,
-        **antiquant,
     )  # fmt: skip
     if LayerDecode.is_possible(call):
         sums = None if rule.page_sums is None else rule.page_sums.native_form(value_cache)
@@ -291,7 +288,7 @@ def _prompt(step: Step, index: int, query: Tensor, key_cache: Tensor, value_cach
     length = int(step.seq_lens[index])
     counts = torch.arange(length - len(query) + 1, length + 1, device=query.device)
     key, value = (_gathered(cache, step.block_table[index], length, rule) for cache in (key_cache, value_cache))
-    options = rule.options(counts) | ({} if rule.antiquant is None else rule.antiquant._asdict())
+    options = rule.options(counts)
     theta = options.pop("threshold").T
     if options["discarded_mass"] is not None:
         options["discarded_mass"] = options["discarded_mass"].T[None]

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <type_traits>
 #include <vector>
 
 #include "arguments.h"
@@ -22,7 +21,6 @@ struct PageSumsOfLayer {
     int64_t head_dim;
     TensorView value;  // whose elements lie side by side
     float* sums;       // [blocks * pieces of a page (and more), Hkv, D]
-    Scales scale;      // of int8 values, float32
 };
 
 // What a step has written into the caches of all layers.
@@ -142,23 +140,9 @@ private:
 
     const Stored* first_row(int64_t sequence, int64_t piece, int64_t head) const
     {
-        return static_cast<const Stored*>(layer_.value.data) + place_of(layer_.value, sequence, piece, head);
-    }
-
-    // Of the first row of a piece, or of its channels.
-    const float* first_scale(int64_t sequence, int64_t piece, int64_t head) const
-    {
-        const Scales& scale = layer_.scale;
-        if (!scale.are_by_row()) {
-            return scale.are_there() ? scale.of_head(head) : nullptr;
-        }
-        return static_cast<const float*>(scale.view.data) + place_of(scale.view, sequence, piece, head);
-    }
-
-    int64_t place_of(const TensorView& view, int64_t sequence, int64_t piece, int64_t head) const
-    {
-        return head * view.head_stride + block_of(sequence, piece) * view.sequence_stride +
-               piece % pieces_ * layer_.rows * view.row_stride;
+        const TensorView& value = layer_.value;
+        return static_cast<const Stored*>(value.data) + head * value.head_stride +
+               block_of(sequence, piece) * value.sequence_stride + piece % pieces_ * layer_.rows * value.row_stride;
     }
 
     // Asks for what a mean reads: it lies at another place for each sequence, where no processor looks ahead.
@@ -179,7 +163,7 @@ private:
     {
         std::fill(total, total + layer_.head_dim, 0.0F);
         if (rows > 0) {
-            add_rows(first_row(sequence, piece, head), first_scale(sequence, piece, head), rows, total);
+            add_rows(first_row(sequence, piece, head), rows, total);
         }
         if (piece > 0) {
             const float* before = sums_of(sequence, piece - 1, head);
@@ -187,30 +171,27 @@ private:
         }
     }
 
-    void add_rows(const Stored* first, const float* scale, int64_t rows, float* total) const
+    void add_rows(const Stored* first, int64_t rows, float* total) const
     {
         int64_t done = 0;
         for (; done + kVectors * kLanes <= layer_.head_dim; done += kVectors * kLanes) {
-            add_columns<kVectors>(first + done, scale, rows, total + done);
+            add_columns<kVectors>(first + done, rows, total + done);
         }
         for (; done + kLanes <= layer_.head_dim; done += kLanes) {
-            add_columns<1>(first + done, scale, rows, total + done);
+            add_columns<1>(first + done, rows, total + done);
         }
         const int rest = static_cast<int>(layer_.head_dim - done);
         for (int64_t row = 0; rest > 0 && row < rows; ++row) {
             Stored padded[kLanes] = {};
             float values[kLanes];
             std::copy_n(first + row * layer_.value.row_stride + done, rest, padded);
-            store(values, of_row(padded, scale, row));
+            store(values, Element::load_in_order(padded));
             std::transform(values, values + rest, total + done, total + done, [](float a, float b) { return b + a; });
-        }
-        for (int64_t i = 0; layer_.scale.are_by_channel() && i < layer_.head_dim; ++i) {
-            total[i] *= scale[i];
         }
     }
 
     template <int Vectors>
-    void add_columns(const Stored* from, const float* scale, int64_t rows, float* total) const
+    void add_columns(const Stored* from, int64_t rows, float* total) const
     {
         Floats sums[Vectors];
         for (int v = 0; v < Vectors; ++v) {
@@ -218,24 +199,12 @@ private:
         }
         for (int64_t row = 0; row < rows; ++row, from += layer_.value.row_stride) {
             for (int v = 0; v < Vectors; ++v) {
-                sums[v] = add(sums[v], of_row(from + v * kLanes, scale, row));
+                sums[v] = add(sums[v], Element::load_in_order(from + v * kLanes));
             }
         }
         for (int v = 0; v < Vectors; ++v) {
             store(total + v * kLanes, sums[v]);
         }
-    }
-
-    // Elements of a row of a piece; those of int8 times the scale of the row, unless that of a channel follows.
-    Floats of_row(const Stored* from, const float* scale, int64_t row) const
-    {
-        const Floats elements = Element::load_in_order(from);
-        if constexpr (std::is_same_v<Element, Int8>) {
-            if (layer_.scale.are_by_row()) {
-                return multiply(elements, broadcast(scale[row * layer_.scale.view.row_stride]));
-            }
-        }
-        return elements;
     }
 
     const PageSumsOfLayer& layer_;

@@ -74,11 +74,10 @@ inline const float* look_up(const float* table, const DecodingRows& rows, int64_
     return table == nullptr ? nullptr : to;
 }
 
-template <class Element>
-inline int32_t make_sums_of(const PageSumsOfLayer& layer, const WrittenRows& written, float* mean)
+inline int32_t make_sums(const PageSumsOfLayer& layer, const WrittenRows& written, float* mean)
 {
     try {
-        PageSums<Element> sums(layer, written);
+        PageSums<TOPTHETA_ELEMENT> sums(layer, written);
         if (!sums.prepare()) {
             return kBadValues;
         }
@@ -87,12 +86,6 @@ inline int32_t make_sums_of(const PageSumsOfLayer& layer, const WrittenRows& wri
         return kOutOfMemory;
     }
     return kDone;
-}
-
-inline int32_t make_sums(const PageSumsOfLayer& layer, const WrittenRows& written, float* mean)
-{
-    const auto run = layer.scale.are_there() ? make_sums_of<Int8> : make_sums_of<TOPTHETA_ELEMENT>;
-    return run(layer, written, mean);
 }
 
 }  // namespace toptheta
