@@ -56,11 +56,10 @@ def make_engine(settings: Mapping[str, Any] | None = None, **options: Any) -> An
     """Make an engine in this process. ``settings`` are those of the plug-in; by themselves, short rows follow, too."""
     from vllm import LLM
 
-    common = {"log_interval": 5.0, "dense_below": 0}
     config = {}
     if settings is not None:
         source = {} if "tau" in settings else {"table": str(TABLE)}
-        config = {SECTION: {**source, **common, **settings}}
+        config = {SECTION: {**source, "dense_below": 0, **settings}}
     defaults = {
         "dtype": "float32", "enforce_eager": True, "max_model_len": LONGEST, "max_num_seqs": 16,
         "kv_cache_memory_bytes": 1 << 28, "enable_prefix_caching": False, "block_size": 32, "async_scheduling": False,

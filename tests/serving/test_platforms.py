@@ -23,7 +23,6 @@ def test_settings_stop_the_start_on_a_platform_without_a_shim(monkeypatch: pytes
             updated.append((cls, vllm_config))
 
     monkeypatch.setitem(sys.modules, "vllm.platforms", SimpleNamespace(current_platform=CudaPlatform()))
-    monkeypatch.setenv("_TOPTHETA_REFUSAL", "")  # another process tells
     for _ in range(2):
         register()
     plain, asked = (SimpleNamespace(additional_config=each) for each in ({}, {"top_theta": {"tau": 0.001}}))

@@ -22,7 +22,6 @@ from importlib import import_module
 from typing import Any
 
 from ..errors import TopThetaNotImplementedError
-from .refusals import tell_at_the_end, tells_why
 from .settings import SECTION, is_configured
 
 #: The module for each of vLLM's platforms, by the type of its device.
@@ -31,7 +30,6 @@ _SHIMS = {"cpu": "cpu", "npu": "ascend"}
 
 def register() -> None:
     """Make vLLM's attention backend ask for the settings of an engine; vLLM calls this in each of its processes."""
-    tell_at_the_end()
     from vllm.platforms import current_platform
 
     shim = _SHIMS.get(current_platform.device_type)
@@ -48,7 +46,6 @@ def _refuse_on(platform: Any) -> None:
         return
 
     @wraps(update.__func__)
-    @tells_why
     def check_and_update_config(cls: type, vllm_config: Any) -> None:
         if is_configured(vllm_config.additional_config):
             raise TopThetaNotImplementedError(

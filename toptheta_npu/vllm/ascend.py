@@ -29,7 +29,6 @@ from .ascend_signatures import DISTRIBUTION, check_parameters, known_versions, l
 from .engine import DENSE, EngineLayers, check_covered, check_engine
 from .layers import LayerRule
 from .layouts import Layout, Pages, view_pages
-from .refusals import tells_why
 from .settings import Settings, read_settings
 from .steps import STEP, Step, attend
 from .versions import check_version
@@ -47,7 +46,6 @@ def install() -> None:
         return
 
     @wraps(chosen.__func__)
-    @tells_why
     def get_attn_backend_cls(cls: type, *args: Any, **kwargs: Any) -> Any:
         path = chosen(*args, **kwargs)
         config = _current_config()
@@ -70,7 +68,6 @@ class Impl:
     num_kv_heads: int
     head_size: int
 
-    @tells_why
     def __init__(
         self,
         num_heads: int,
@@ -182,7 +179,6 @@ class Impl:
 class Builder:
     """Stands before ``AscendAttentionMetadataBuilder``: gives layers their rules, and every step its rows."""
 
-    @tells_why
     def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device) -> None:
         theirs: Any = super()
         theirs.__init__(kv_cache_spec, layer_names, vllm_config, device)
@@ -225,7 +221,6 @@ class Builder:
         self._captured.append(getattr(metadata, STEP))
         return metadata
 
-    @tells_why
     def _bind(self) -> None:
         """Show layers their caches once these are there, before any step is captured."""
         assert self._engine is not None
@@ -267,7 +262,6 @@ def _replace_classes() -> None:
     choose_impl, choose_builder = backend.get_impl_cls, backend.get_builder_cls
 
     @wraps(choose_impl)
-    @tells_why
     def get_impl_cls() -> Any:
         chosen = choose_impl()
         if _settings_of(_current_config()) is None:

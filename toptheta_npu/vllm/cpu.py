@@ -25,7 +25,6 @@ from ..errors import TopThetaBackendError, TopThetaNotImplementedError
 from .engine import DENSE, EngineLayers, Uncovered, check_covered, check_engine, without_draft_model
 from .layers import LayerRule
 from .layouts import Layout, Pages, view_pages
-from .refusals import tells_why
 from .settings import is_configured, read_settings
 from .steps import STEP, Step, attend
 from .versions import TRIED_ON_CPU, check_version
@@ -45,7 +44,6 @@ class TopThetaBackend(CPUAttentionBackend):  # type: ignore[misc]
     """vLLM's CPU backend; engines with settings get our classes."""
 
     @staticmethod
-    @tells_why
     def get_impl_cls() -> Any:
         config = get_current_vllm_config_or_none()
         settings = None if config is None else read_settings(config.additional_config)
@@ -67,7 +65,6 @@ class Builder(CPUAttentionMetadataBuilder):  # type: ignore[misc]
 
     isa: str
 
-    @tells_why
     def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device) -> None:
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         settings = read_settings(vllm_config.additional_config)
@@ -83,7 +80,6 @@ class Builder(CPUAttentionMetadataBuilder):  # type: ignore[misc]
         self._name = layer_names[0]
         self._are_bound = False
 
-    @tells_why
     def _bind(self) -> None:
         """Show layers their caches, which are there before the first step."""
         for layer in self._layers.values():
@@ -91,7 +87,6 @@ class Builder(CPUAttentionMetadataBuilder):  # type: ignore[misc]
                 layer.impl.pages_of(layer.kv_cache)
         self._are_bound = True
 
-    @tells_why
     def _set_isa_to_layers(self, layer_names: list[str]) -> None:
         if is_configured(self.vllm_config.additional_config):
             self.isa = _readable(self.isa)
@@ -122,7 +117,6 @@ class Builder(CPUAttentionMetadataBuilder):  # type: ignore[misc]
 class Impl(CPUAttentionBackendImpl):  # type: ignore[misc]
     """One layer: vLLM's own attention, except that decode rows follow the rule that the builder gave it."""
 
-    @tells_why
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         check_covered(_uncovered(self))
