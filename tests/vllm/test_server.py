@@ -6,7 +6,6 @@ import json
 import os
 import shlex
 import signal
-import time
 import urllib.error
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -49,19 +48,11 @@ def test_the_page_of_metrics_tells_what_was_kept_while_the_server_runs(server: S
     (ids,) = prompts(600, seed=6)
     before = metric(server, "toptheta_decode_tokens_total")
     server.complete(ids, 40)
-    wait_for_decode_tokens(server, before + 39)  # the first one comes from the prompt
+    assert metric(server, "toptheta_decode_tokens_total") >= before + 39  # the first one comes from the prompt
     assert 0 < metric(server, "toptheta_kept_total") < metric(server, "toptheta_elements_total")
     assert metric(server, "toptheta_prompt_tokens_total") > 0
-    assert 0.3 < metric(server, "toptheta_kept_over_k") < 3
+    assert 0.3 < metric(server, "toptheta_sparse_kept_total") / metric(server, "toptheta_sparse_aims_total") < 3
     assert "# HELP toptheta_kept_total Scores of these rows above their thresholds." in server.get("/metrics")
-
-
-def wait_for_decode_tokens(server: Server, count: float) -> None:
-    """Counts come a second behind."""
-    deadline = time.monotonic() + 10
-    while metric(server, "toptheta_decode_tokens_total") < count:
-        assert time.monotonic() < deadline, "an idle server does not show its last steps"
-        time.sleep(0.2)
 
 
 # the last one: it ends the server
@@ -86,5 +77,5 @@ def test_a_server_after_that_starts_anew_by_an_option_in_readme(tmp_path: Path, 
     (ids,) = prompts(1500, seed=8)  # long enough not to be decoded densely
     with serve(tmp_path, option, value, environment=with_counts(tmp_path)) as again:
         assert not wrong_tokens(again.complete(ids, 8), generated(ids, 8, **aim))
-        wait_for_decode_tokens(again, 7)
+        assert metric(again, "toptheta_decode_tokens_total") >= 7
         assert 0 < metric(again, "toptheta_kept_total") < metric(again, "toptheta_elements_total")

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from .._checks import PrefillMode, Sdc, check_modes
-from .._value_checks import host_can_read
 from ..cpu.repeated import LayerDecode, RepeatedRows
 from ..errors import TopThetaNotImplementedError, TopThetaValueError
 from ..thresholds import ThresholdsAtK, ThresholdTable
@@ -90,10 +89,7 @@ class LayerGroup:
 
     def look_up(self, lengths: Tensor) -> DecodedRows:
         """Look up where thresholds of the rows of a step are, of ``lengths`` [S] keys."""
-        places = self.thresholds.places(lengths)
-        if self.counters is not None and host_can_read(lengths):
-            lengths = lengths.clone()  # an engine may write the next lengths into the same tensor before they count
-        return DecodedRows(self, lengths, places)
+        return DecodedRows(self, lengths, self.thresholds.places(lengths))
 
 
 @dataclass(eq=False)

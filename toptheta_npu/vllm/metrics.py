@@ -1,32 +1,23 @@
-"""What the rows of an engine kept: counted on the device, written to the log and to Prometheus from time to time."""
+"""What the rows of an engine kept: counted on the device, written to the log and to Prometheus as steps come."""
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from functools import cache
 
 import torch
 from torch import Tensor
 
-from .._value_checks import host_can_read
 from ..thresholds import ThresholdsAtK
 from .logs import logger
 
-#: Steps that are added up together where that is cheaper.
-_AT_ONCE = 64
-#: Seconds between two exports.
-_LIVE_SECONDS = 1.0
+#: Seconds between two exports from a device, which wait for it.
+_DEVICE_SECONDS = 1.0
 #: k~/k outside of which thresholds do not fit the text, and decoded tokens from which on that is said.
 _FITTING, _MIN_TOKENS = (0.5, 2.0), 100
 _NAMES = ("rows", "elements", "kept", "available_value_rows", "value_rows", "sparse_aims", "sparse_kept")
-
-
-#: Of a step: lengths, and of each layer what its rows kept and how many V rows they read.
-_Counted = tuple[Tensor, Tensor, Tensor]
 
 
 def _sum(meaning: str) -> int:
@@ -102,8 +93,6 @@ class Aims:
 class Counters:
     """Sums of a group of layers, on its device. Nothing waits for them. A captured graph goes on counting.
 
-    On a CPU every small operation costs as much as a look at a tensor, so steps are added up some at a time.
-
     Args:
         num_layers, num_heads, num_key_value_heads: of the group, on this rank.
         aims: gives the elements that rows of [S] keys aim at, int [num_layers, S]; 0 where they are dense.
@@ -116,35 +105,17 @@ class Counters:
     ) -> None:  # fmt: skip
         self._layers, self._heads = num_layers, (num_heads, num_key_value_heads)
         self._aims = aims
-        # one thread appends, and any takes: a deque needs no lock for that
-        self._waiting: deque[_Counted] = deque()
-        self._adding = threading.Lock()
         with torch.inference_mode(False):
             self._sums = torch.zeros(len(_NAMES), dtype=torch.int64, device=device)
 
     def add(self, lengths: Tensor, kept: Tensor, value_rows: Tensor) -> None:
-        """Add the rows of a step, which nobody writes to any more.
+        """Add the rows of a step.
 
         Args:
             lengths: int [S], their keys; 0 for padding.
             kept: int32 [layers, S, Hq].
             value_rows: int32 [layers, S, Hkv].
         """
-        if not host_can_read(kept):
-            self._add_up(lengths, kept, value_rows)
-            return
-        self._waiting.append((lengths, kept, value_rows))
-        if len(self._waiting) >= _AT_ONCE:
-            with self._adding:
-                self._add_waiting()
-
-    def _add_waiting(self) -> None:
-        steps = [self._waiting.popleft() for _ in range(len(self._waiting))]
-        if steps:
-            lengths, kept, value_rows = zip(*steps, strict=True)
-            self._add_up(torch.cat(lengths), torch.cat(kept, 1), torch.cat(value_rows, 1))
-
-    def _add_up(self, lengths: Tensor, kept: Tensor, value_rows: Tensor) -> None:
         aims = self._aims(lengths)
         heads, kv_heads = self._heads
         rows, keys = (lengths > 0).sum() * self._layers, lengths.sum() * self._layers
@@ -154,10 +125,8 @@ class Counters:
         ])  # fmt: skip
 
     def totals(self) -> dict[str, int]:
-        """Read the sums so far, by their names in `Totals`. This waits for the device. Any thread may ask."""
-        with self._adding:
-            self._add_waiting()
-            return dict(zip(_NAMES, self._sums.tolist(), strict=True))
+        """Read the sums so far, by their names in `Totals`. This waits for the device."""
+        return dict(zip(_NAMES, self._sums.tolist(), strict=True))
 
     @property
     def on_cpu(self) -> bool:
@@ -167,9 +136,7 @@ class Counters:
 class Metrics:
     """The sums of all layers of an engine in one process, and what happens to them.
 
-    On a CPU a thread of its own exports them a second after a step, so that an idle engine shows its last step, too.
-    On a device the thread that runs the steps exports them, when a second has passed. Exporting waits for the device.
-    Another thread must not do that while a graph is captured.
+    Each step exports what those before it kept. On a device, for which that waits, it does so once a second.
 
     Args:
         interval: seconds between two lines in the log.
@@ -184,20 +151,16 @@ class Metrics:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._groups: list[Counters] = []
-        self._on_cpu = True
         self._interval = interval
         self._export = export
         self._clock = clock
         self._logged_at = self._exported_at = clock()
         self._logged = self._exported = Totals()
         self._tokens = dict.fromkeys((each.name for each in fields(Totals) if each.name.endswith("_tokens")), 0)
-        self._telling = threading.RLock()
-        self._timer: threading.Timer | None = None
 
     def add_group(self, counters: Counters) -> Counters:
         """Count what one more group of layers counts."""
         self._groups.append(counters)
-        self._on_cpu = self._on_cpu and counters.on_cpu
         return counters
 
     def step(self, **tokens: int) -> None:
@@ -209,49 +172,33 @@ class Metrics:
         for name, count in tokens.items():
             self._tokens[f"{name}_tokens"] += count
         now = self._clock()
+        live = all(group.on_cpu for group in self._groups)
         if now - self._logged_at >= self._interval:
             self.report()
-        if self._export is None:
-            return
-        if not self._on_cpu:
-            if now - self._exported_at >= _LIVE_SECONDS:
-                self.export()
-        elif self._timer is None:
-            self._timer = threading.Timer(_LIVE_SECONDS, self._export_later)
-            self._timer.daemon = True
-            self._timer.start()
+        elif self._export is not None and (live or now - self._exported_at >= _DEVICE_SECONDS):
+            self._export_added()
 
     def totals(self) -> Totals:
         """Add up all layers."""
-        sums = dict.fromkeys(_NAMES, 0)
-        for group in self._groups:
-            for name, count in group.totals().items():
-                sums[name] += count
-        return Totals(**sums, **self._tokens)
+        groups = [group.totals() for group in self._groups]
+        return Totals(**{name: sum(group[name] for group in groups) for name in _NAMES}, **self._tokens)
 
     def report(self) -> None:
         """Log what has been added since the last time, if anything was, and export."""
-        with self._telling:
-            self._logged_at = self._clock()
-            totals = self.export()
-            if totals != self._logged:
-                _log(totals - self._logged)
-            self._logged = totals
+        self._logged_at = self._clock()
+        totals = self._export_added()
+        if totals != self._logged:
+            _log(totals - self._logged)
+        self._logged = totals
 
-    def export(self) -> Totals:
+    def _export_added(self) -> Totals:
         """Export what has been added since the last time, if anything was. Return all sums."""
-        with self._telling:
-            self._exported_at = self._clock()
-            totals = self.totals()
-            added = totals - self._exported
-            if self._export is not None and added != Totals():
-                self._export(added)
-            self._exported = totals
-            return totals
-
-    def _export_later(self) -> None:
-        self._timer = None
-        self.export()
+        self._exported_at = self._clock()
+        totals = self.totals()
+        if self._export is not None and totals != self._exported:
+            self._export(totals - self._exported)
+        self._exported = totals
+        return totals
 
 
 def _log(added: Totals) -> None:
@@ -264,8 +211,9 @@ def _log(added: Totals) -> None:
         )  # fmt: skip
 
 
+@cache  # a name can be registered once in a process
 def prometheus_export() -> Callable[[Totals], None] | None:
-    """Make counters ``toptheta_<name>_total`` and the gauge ``toptheta_kept_over_k`` in prometheus_client.
+    """Make counters ``toptheta_<name>_total`` in prometheus_client.
 
     They are in its default registry and those of this process. vLLM's HTTP server is another one: it shows them where
     ``PROMETHEUS_MULTIPROC_DIR`` is set before it starts.
@@ -274,27 +222,13 @@ def prometheus_export() -> Callable[[Totals], None] | None:
         What adds to them; None where prometheus_client is missing.
     """
     try:
-        from prometheus_client import Counter, Gauge
+        from prometheus_client import Counter
     except ImportError:
         return None
-    if not _SHOWN:
-        for each in fields(Totals):
-            _SHOWN[each.name] = Counter(f"toptheta_{each.name}", each.metadata["meaning"])
-        _SHOWN[_GAUGE] = Gauge(f"toptheta_{_GAUGE}", _GAUGE_MEANING, multiprocess_mode="mostrecent")
+    shown = {each.name: Counter(f"toptheta_{each.name}", each.metadata["meaning"]) for each in fields(Totals)}
 
     def export(added: Totals) -> None:
-        for each in fields(added):
-            _SHOWN[each.name].inc(getattr(added, each.name))
-        if added.kept_over_k is not None:
-            _SHOWN[_GAUGE].set(added.kept_over_k)
+        for name, counter in shown.items():
+            counter.inc(getattr(added, name))
 
     return export
-
-
-_GAUGE = "kept_over_k"
-_GAUGE_MEANING = (
-    "Scores kept over scores to be kept (k~/k) in about the last second of steps, on the rank that told it last; far "
-    "from 1, the text is unlike that of the calibration."
-)
-# a name can be registered once in a process
-_SHOWN: dict[str, Any] = {}
