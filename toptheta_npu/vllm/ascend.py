@@ -7,7 +7,7 @@ cache and to run prompts; the pages are read as they lie, in the layout that it 
 The lengths in its metadata lie on the host. Ours are those of the model runner on the device, in the buffer that every
 step fills anew, as are the block tables and the slots. So a captured decode step replays with other sequences.
 
-Written against the sources of the versions in signatures/vllm_ascend*.json, and not run in vllm-ascend. Importing this
+Written against the sources of the versions in signatures/vllm_ascend.json, and not run in vllm-ascend. Importing this
 module needs neither vLLM nor vllm-ascend.
 """
 
@@ -25,7 +25,7 @@ from torch import Tensor
 
 from ..errors import TopThetaBackendError, TopThetaNotImplementedError
 from .ascend_drafts import check_rows, going_on, is_capturing, limit_drafts
-from .ascend_signatures import DISTRIBUTION, check_parameters, known_versions, layout_of, record, versions
+from .ascend_signatures import DISTRIBUTION, check_parameters, known_versions, layout_of, record
 from .engine import DENSE, EngineLayers, check_covered, check_engine
 from .layers import LayerRule
 from .layouts import Layout, Pages, view_pages
@@ -52,7 +52,7 @@ def install() -> None:
         settings = _settings_of(config)
         if settings is not None:
             _check_backend(path)
-            check_version(DISTRIBUTION, versions(), version(DISTRIBUTION), untried=settings.untried_versions)
+            check_version(DISTRIBUTION, record()["versions"], version(DISTRIBUTION), untried=settings.untried_versions)
             check_parameters()
             check_engine(config, settings)
             _replace_classes()

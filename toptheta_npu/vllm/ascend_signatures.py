@@ -3,51 +3,43 @@
 from __future__ import annotations
 
 import inspect
+import json
+from functools import cache
 from importlib import import_module
+from importlib.resources import files
 from typing import Any
 
 from ..errors import TopThetaBackendError, TopThetaNotImplementedError
 from .layouts import Layout
-from .versions import load_record
 
 #: The package on PyPI.
 DISTRIBUTION = "vllm-ascend"
 
 
-#: What all versions have in common, and from some version on what differs; the last one holds for versions after it.
-_COMMON, *_DIFFERENCES = "vllm_ascend.json", "vllm_ascend_0.23.json", "vllm_ascend_0.28.json", "vllm_ascend_0.30.json"
-
-
+@cache
 def record() -> dict[str, Any]:
-    """Load what holds in all versions: by module and class, parameters, fields, attributes, reads and calls in use."""
-    return load_record(_COMMON)
-
-
-def differences() -> list[dict[str, Any]]:
-    """Load what differs: versions with their commits, and how they lay out a cache; the oldest come first."""
-    return [load_record(name) for name in _DIFFERENCES]
-
-
-def versions() -> dict[str, str]:
-    """List the versions whose sources were read, with their commits."""
-    return {version: commit for each in differences() for version, commit in each["versions"].items()}
+    """Load the record: versions, layouts of the cache, parameters and fields by module and class, and statements."""
+    content: dict[str, Any] = json.loads(
+        files(__package__).joinpath("signatures", "vllm_ascend.json").read_text("utf-8")
+    )
+    return content
 
 
 def known_versions() -> str:
     """List the versions whose sources were read, in words."""
-    return " or ".join(versions())
+    return " or ".join(record()["versions"])
 
 
 def layout_of(impl: Any) -> Layout:
     """Find the layout that vllm-ascend has chosen for the cache of a layer.
 
     Args:
-        impl: of the layer; versions that have one layout alone do not say it.
+        impl: of the layer; versions before 0.28 have one layout alone and do not say it.
 
     Raises:
         TopThetaNotImplementedError: it has a name that is not known.
     """
-    cache = differences()[-1]["cache"]
+    cache = record()["cache"]
     name = getattr(impl, cache["attribute"], None) or ""
     if name not in cache["layouts"]:
         known = ", ".join(filter(None, cache["layouts"]))

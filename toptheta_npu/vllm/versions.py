@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
-from functools import cache
-from importlib.resources import files
-from typing import Any
 
 from ..errors import TopThetaNotImplementedError
 
 #: The versions of vLLM for CPUs that the tests have run.
 TRIED_ON_CPU = ("0.32.0",)
-
-
-@cache
-def load_record(name: str) -> dict[str, Any]:
-    """Load what was read in an engine's sources from a file in signatures/."""
-    text = files(__package__).joinpath("signatures", name).read_text(encoding="utf-8")
-    content: dict[str, Any] = json.loads(text)
-    return content
 
 
 def check_version(engine: str, known: Collection[str], found: str, *, untried: bool = False) -> None:
