@@ -11,6 +11,7 @@ from torch import Tensor
 
 import toptheta_npu
 from tests.cpu.test_page_sums import DTYPES
+from tests.serving.paged_engine import rebuild
 from tests.tiers import only
 from toptheta_npu import TopThetaValueError, incremental_attention_with_stats
 from toptheta_npu.cpu.repeated import LayerDecode, RepeatedRows
@@ -66,7 +67,7 @@ def with_sums(a: Arguments) -> tuple[PageSums, Arguments]:
     sums = PageSums(blocks, rows, heads, head_dim, "cpu")
     assert a.block_table is not None
     assert a.actual_seq_lengths is not None
-    sums.rebuild(a.value, a.block_table, (a.actual_seq_lengths - 1).clamp_min(0))
+    rebuild(sums, a.value, a.block_table, (a.actual_seq_lengths - 1).clamp_min(0))
     return sums, a._replace(value_mean=sums.means(a.value, NewRows(a.block_table, a.actual_seq_lengths)))
 
 

@@ -125,12 +125,6 @@ class PagedEngine:
         """`schedule` and `run`."""
         self.run({sequence: self.schedule(sequence, count) for sequence, count in counts})
 
-    def append(self, sequence: Sequence, count: int) -> None:
-        """Computes tokens that no other sequence has, one at a time."""
-        for _ in range(count):
-            sequence.tokens.append(len(self._rows))
-            self.step((sequence, 1))
-
     def drop(self, sequence: Sequence) -> None:
         """Ends or preempts a sequence; what its pages hold can be had until they are taken."""
         self.sequences.remove(sequence)
@@ -172,3 +166,9 @@ def empty_cache(num_blocks: int, block_size: int, dtype: torch.dtype, layout: st
     else:  # K and V of a page side by side
         cache = torch.empty(num_blocks, HEADS, 2 * block_size, HEAD_DIM, dtype=dtype).chunk(2, dim=2)[1]
     return cache.fill_(torch.nan)
+
+
+def rebuild(sums: PageSums, cache: Tensor, table: Tensor, lengths: Tensor) -> None:
+    """Makes the sums of sequences whose first rows [B] are in the cache, as a step of their prompts does."""
+    starts = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.long().cumsum(0)])
+    sums.means(cache, NewRows(table, lengths, starts))

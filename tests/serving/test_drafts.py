@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.serving.paged_engine import rebuild
 from tests.serving.test_steps import DIM, HEADS, KV_HEADS, SEQUENCES, make_engine, thresholds
 from toptheta_npu import incremental_attention
 from toptheta_npu.vllm.layers import LayerGroup, LayerRule
@@ -39,7 +40,7 @@ def test_every_token_is_the_step_that_it_would_be_alone(
     step = Step.of(*given_step, verify_tokens=verify_tokens)
     rule = new_rule(vmc, sdc, Pages(engine.key_cache, engine.value_cache))
     if rule.page_sums is not None:
-        rule.page_sums.rebuild(engine.value_cache, step.block_table, torch.tensor(pasts))
+        rebuild(rule.page_sums, engine.value_cache, step.block_table, torch.tensor(pasts))
     out = torch.full_like(engine.query, torch.nan)
     attend(step, engine.query, engine.key_cache, engine.value_cache, rule, out)
     first = decoded = 0

@@ -13,6 +13,7 @@ from torch import Tensor
 
 import toptheta_npu
 from tests.serving.cache_layouts import ENGINES, storages
+from tests.serving.paged_engine import rebuild
 from tests.serving.test_steps import DIM, KV_HEADS, Engine, make_engine, thresholds
 from toptheta_npu import TopThetaNotImplementedError
 from toptheta_npu.vllm.layers import LayerGroup, LayerRule
@@ -42,7 +43,7 @@ def results(engine: Engine, pages: Pages) -> tuple[Tensor, Tensor]:
     rule = LayerRule(0, group, KV_HEADS, DIM**-0.5, prefill="thresholded", vmc=True).with_pages(pages)
     assert rule.page_sums is not None
     counts = engine.step.query_start_loc.diff()
-    rule.page_sums.rebuild(pages.values, engine.step.block_table, engine.step.seq_lens - counts)
+    rebuild(rule.page_sums, pages.values, engine.step.block_table, engine.step.seq_lens - counts)
     query = engine.query.to(pages.keys.dtype)
     out = torch.full_like(query, torch.nan)
     attend(engine.step, query, *pages[:2], rule, out)

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.serving.paged_engine import rebuild
 from toptheta_npu import TopThetaValueError, incremental_attention, prefill_attention
 from toptheta_npu.thresholds import ThresholdsAtK
 from toptheta_npu.vllm.layers import LayerGroup, LayerRule
@@ -132,7 +133,7 @@ def test_a_call_that_repeats_makes_the_same_sums_and_rows_bit_for_bit(counts: li
     for _ in range(2):  # by the operator, and by the call that repeats it
         assert first.page_sums is not None
         first.page_sums._sums.fill_(torch.nan)
-        first.page_sums.rebuild(engine.value_cache, engine.step.block_table, pasts)
+        rebuild(first.page_sums, engine.value_cache, engine.step.block_table, pasts)
         out = torch.zeros_like(engine.query)
         attend(engine.step, engine.query, engine.key_cache, engine.value_cache, first, out)
         found.append((out, first.page_sums._sums[:-1].nan_to_num()))
@@ -245,7 +246,7 @@ def test_nothing_is_sparse_in_a_step_of_short_rows(sequences: list[tuple[int, in
     group, lengths = LayerGroup(thresholds(), [0]), engine.step.seq_lens
     rule = LayerRule(0, group, KV_HEADS, DIM**-0.5, vmc=True).with_pages(Pages(engine.key_cache, engine.value_cache))
     assert rule.page_sums is not None
-    rule.page_sums.rebuild(engine.value_cache, engine.step.block_table, torch.tensor(pasts))
+    rebuild(rule.page_sums, engine.value_cache, engine.step.block_table, torch.tensor(pasts))
     out = torch.full_like(engine.query, torch.nan)
     attend(step, engine.query, engine.key_cache, engine.value_cache, rule, out)
     assert out.isnan().all()
