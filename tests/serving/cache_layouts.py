@@ -11,11 +11,6 @@ from torch import Tensor
 from toptheta_npu.vllm.layouts import Layout
 
 
-def _rows_first(pages: Tensor) -> Tensor:
-    """The same values with the rows of a page before its heads in memory."""
-    return pages.transpose(1, 2).contiguous().transpose(1, 2)
-
-
 def _column_keys(keys: Tensor, values: Tensor) -> Tensor:
     blocks, heads, rows, dim = keys.shape
     parts = keys.transpose(2, 3).reshape(blocks, heads, -1), values.reshape(blocks, heads, -1)
@@ -37,9 +32,6 @@ ENGINES: dict[str, tuple[Layout, Callable[[Tensor, Tensor], Any]]] = {
     "split, side by side": (Layout.SPLIT, lambda k, v: torch.stack([k, v], 1).transpose(2, 3).contiguous().unbind(1)),
     "HND": (Layout.SPLIT_HND, lambda k, v: (k.clone(), v.clone())),
     "HND, side by side": (Layout.SPLIT_HND, lambda k, v: torch.stack([k, v], 1).unbind(1)),
-    "packed": (Layout.PACKED, lambda k, v: torch.cat([k, v], 3)),
-    "packed, rows first": (Layout.PACKED, lambda k, v: _rows_first(torch.cat([k, v], 3))),
-    "packed, in larger blocks": (Layout.PACKED, lambda k, v: _in_larger_blocks(torch.cat([k, v], 3))),
     "column keys": (Layout.COLUMN_KEYS, _column_keys),
     "column keys, in larger blocks": (Layout.COLUMN_KEYS, lambda k, v: _in_larger_blocks(_column_keys(k, v))),
 }

@@ -209,16 +209,6 @@ def test_layers_of_a_group_look_up_once_and_count_together() -> None:
     assert (totals["rows"], totals["elements"]) == (8, 4 * (9 + 31) * HEADS)
 
 
-def test_a_page_of_rows_over_all_heads_is_the_same_page() -> None:
-    engine = make_engine([1, 3], [20, 18], 3, False)
-    rule = LayerRule(0, LayerGroup(thresholds(), [0]), KV_HEADS, DIM**-0.5, prefill="thresholded")
-    by_rows = [cache.transpose(1, 2).flatten(2) for cache in (engine.key_cache, engine.value_cache)]
-    one, other = torch.zeros_like(engine.query), torch.zeros_like(engine.query)
-    attend(engine.step, engine.query, engine.key_cache, engine.value_cache, rule, one)
-    attend(engine.step, engine.query, *by_rows, rule, other)
-    torch.testing.assert_close(one, other)
-
-
 def test_sequences_with_several_tokens_are_told_apart_from_those_with_none() -> None:
     step = Step.of(torch.tensor([0, 0, 1, 4]), torch.tensor([0, 5, 9]), torch.zeros(3, 1, dtype=torch.int32))
     assert step.sequences is not None

@@ -20,7 +20,6 @@ _PLACEMENTS, _SDC, _PATHS = (
     {name: number for number, name in enumerate(names)} for names in (ROW_PLACEMENTS, SDC_MODES, PATHS)
 )
 SCALE_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
-NO_SCALES = (0, 0, 0, 0, 0, 0)
 _NOTHING: dict[str, Sequence[float]] = {name: (0,) * len(words) for name, words in FIELDS.items()}
 _NOTHING["run_in_parallel"] = (RUN_IN_PARALLEL,)
 _OF_TENSORS = range(*TENSORS.indices(99))

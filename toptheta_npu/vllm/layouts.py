@@ -5,7 +5,6 @@ Nothing is copied: an operator that cannot step through a layout refuses it here
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -16,9 +15,10 @@ from ..errors import TopThetaNotImplementedError
 
 #: torch_npu's formats that hold elements in the order of their strides, as in npu/adapter.cpp.
 _BASE_FORMATS = (-1, 0, 1, 2, 27, 30, 47)
-_LEAVE_OUT = "or leave Top-Theta out"
-_UNQUANTISED = f"serve with a cache in half precision that is not quantised (kv_cache_dtype='auto'), {_LEAVE_OUT}"
-_KNOWN_VERSION = f"install a version of the engine whose layouts were read, {_LEAVE_OUT}"
+_REMEDY = (
+    "serve with a cache in half precision that is not quantised (kv_cache_dtype='auto'), by a version of the engine "
+    "whose layouts were read, or leave Top-Theta out"
+)
 
 
 class Layout(Enum):
@@ -28,8 +28,6 @@ class Layout(Enum):
     SPLIT = "K and V apart, each [blocks, block_size, Hkv, D]"
     #: The same with heads before rows: vllm-ascend with VLLM_KV_CACHE_LAYOUT=HND.
     SPLIT_HND = "K and V apart, each [blocks, Hkv, block_size, D]"
-    #: A row of K and then one of V, in the last dimension: most of vLLM's backends.
-    PACKED = "K|V in one row, [blocks, Hkv, block_size, 2D]"
     #: All keys of a page by columns, [D, block_size], and then its values by rows: vLLM on CPUs.
     COLUMN_KEYS = "keys by columns before values by rows, [blocks, Hkv, block_size, 2D]"
 
@@ -51,7 +49,7 @@ def view_pages(kv_cache: Any, layout: Layout, num_key_value_heads: int, head_dim
 
     Args:
         kv_cache: one tensor, or those of keys and values, also stacked in one.
-        layout: that the engine says it has; a shape alone does not tell packed rows from keys by columns.
+        layout: that the engine says it has; a shape alone does not tell rows from heads.
         num_key_value_heads: Hkv, of this rank.
         head_dim: D.
 
@@ -60,27 +58,27 @@ def view_pages(kv_cache: Any, layout: Layout, num_key_value_heads: int, head_dim
 
     Example:
         >>> import torch
-        >>> keys, values = view_pages(torch.arange(2 * 1 * 4 * 32).view(2, 1, 4, 32).half(), Layout.PACKED, 1, 16)
-        >>> keys.shape, keys[1, 0, 0, 0].item(), values[1, 0, 0, 0].item()
-        (torch.Size([2, 1, 4, 16]), 128.0, 144.0)
+        >>> cache = torch.arange(2 * 1 * 4 * 32).view(2, 1, 4, 32).half()
+        >>> keys, values = view_pages(cache, Layout.COLUMN_KEYS, 1, 16)
+        >>> keys.shape, keys[1, 0, 0, :2].tolist(), values[1, 0, 0, :2].tolist()
+        (torch.Size([2, 1, 4, 16]), [128.0, 132.0], [192.0, 193.0])
     """
     parts = _parts(kv_cache, layout)
-    width = head_dim if layout.is_split else 2 * head_dim
-    heads_at = 2 if layout is Layout.SPLIT else 1
+    heads_at, width = (2 if layout is Layout.SPLIT else 1), (head_dim if layout.is_split else 2 * head_dim)
+    expected = f"{layout.value} with Hkv {num_key_value_heads} and D {head_dim}"
     for part in parts:
-        _check_kind(part, layout)
-        if part.dim() != 4 or part.shape[heads_at] != num_key_value_heads or part.shape[3] != width:
-            raise _other(layout, _text(part), num_key_value_heads, head_dim)
-    if layout.is_split:
-        keys, values = parts
-        if keys.shape != values.shape or keys.dtype != values.dtype:
-            both = " and ".join(f"{_text(part)} of {part.dtype}" for part in parts)
-            raise _other(layout, both, num_key_value_heads, head_dim)
-        pages = Pages(keys, values) if heads_at == 1 else Pages(keys.transpose(1, 2), values.transpose(1, 2))
-    elif layout is Layout.PACKED:
-        pages = Pages(*parts[0].split(head_dim, dim=3))
-    else:
+        fits = part.dim() == 4 and (part.shape[heads_at], part.shape[3]) == (num_key_value_heads, width)
+        if not fits or part.dtype not in DTYPES or (part.shape, part.dtype) != (parts[0].shape, parts[0].dtype):
+            got = " and ".join(f"{list(each.shape)} of {each.dtype}" for each in parts)
+            raise TopThetaNotImplementedError("kv_cache", expected, got, _REMEDY)
+        if (found := _format(part)) not in _BASE_FORMATS:
+            raise TopThetaNotImplementedError("kv_cache", expected, f"the private format {found} (29 is NZ)", _REMEDY)
+    if not layout.is_split:
         pages = _column_keys(parts[0], head_dim)
+    elif heads_at == 1:
+        pages = Pages(*parts)
+    else:
+        pages = Pages(*(part.transpose(1, 2) for part in parts))
     if pages.keys.device.type == NPU:
         check_kernel_reads(pages)
     return pages
@@ -106,7 +104,7 @@ def check_kernel_reads(pages: Pages) -> None:
             size > 1 and stride % KERNEL_STEP for size, stride in zip(cache.shape, outer, strict=False)
         ):
             expected = f"elements of a row side by side, and strides that are multiples of {KERNEL_STEP}"
-            raise _unread(name, expected, f"strides {list(cache.stride())}", _KNOWN_VERSION)
+            raise _unread(name, expected, f"strides {list(cache.stride())}", _REMEDY)
 
 
 def _parts(kv_cache: Any, layout: Layout) -> list[Tensor]:
@@ -115,31 +113,12 @@ def _parts(kv_cache: Any, layout: Layout) -> list[Tensor]:
         stacked = layout.is_split and kv_cache.dim() > 0 and kv_cache.shape[0] == 2
         parts = list(kv_cache.unbind()) if stacked else [kv_cache]
     else:
-        parts = list(kv_cache) if isinstance(kv_cache, Sequence) else []
-    wanted = 2 if layout.is_split else 1
-    if len(parts) != wanted or not all(isinstance(part, Tensor) for part in parts):
+        parts = list(kv_cache or ())
+    if len(parts) != (2 if layout.is_split else 1):
+        got = f"{len(parts)}: {', '.join(str(list(part.shape)) for part in parts)}" if parts else "none"
         expected = "two tensors, of K and of V" if layout.is_split else "one tensor"
-        shapes = ", ".join(_text(part) if isinstance(part, Tensor) else type(part).__name__ for part in parts)
-        raise TopThetaNotImplementedError(
-            "kv_cache", f"{expected} ({layout.value})", f"{len(parts)}: {shapes}" if parts else "none", _KNOWN_VERSION
-        )
+        raise TopThetaNotImplementedError("kv_cache", f"{expected} ({layout.value})", got, _REMEDY)
     return parts
-
-
-def _check_kind(part: Tensor, layout: Layout) -> None:
-    """Check that a tensor holds plain elements in the order of its strides."""
-    if part.dim() == 5:
-        raise TopThetaNotImplementedError("kv_cache", layout.value, f"NZ, the tiles {_text(part)}", _UNQUANTISED)
-    if part.dtype not in DTYPES:
-        raise TopThetaNotImplementedError(
-            "kv_cache", "float16, bfloat16 or float32", f"{part.dtype}, as quantised and NZ caches have", _UNQUANTISED
-        )
-    found = _format(part)
-    if found not in _BASE_FORMATS:
-        raise TopThetaNotImplementedError(
-            "kv_cache", f"a base format of torch_npu ({layout.value})", f"the private format {found} (29 is NZ)",
-            _UNQUANTISED,
-        )  # fmt: skip
 
 
 def _format(part: Tensor) -> int:
@@ -155,7 +134,8 @@ def _column_keys(cache: Tensor, head_dim: int) -> Pages:
     if cache.stride(3) != 1 or (rows > 1 and cache.stride(2) != width):
         raise TopThetaNotImplementedError(
             "kv_cache", f"{Layout.COLUMN_KEYS.value}, without gaps in a page of a head",
-            f"{_text(cache)} with strides {list(cache.stride())}", f"unset VLLM_KV_CACHE_LAYOUT, {_LEAVE_OUT}",
+            f"{list(cache.shape)} with strides {list(cache.stride())}",
+            "unset VLLM_KV_CACHE_LAYOUT, or leave Top-Theta out",
         )  # fmt: skip
     outer = cache.stride()[:2]
     columns = cache.as_strided((blocks, heads, rows, head_dim), (*outer, 1, rows))
@@ -164,15 +144,5 @@ def _column_keys(cache: Tensor, head_dim: int) -> Pages:
     return Pages(columns, values)
 
 
-def _other(layout: Layout, found: str, heads: int, head_dim: int) -> TopThetaNotImplementedError:
-    return TopThetaNotImplementedError(
-        "kv_cache", f"{layout.value} with Hkv {heads} and D {head_dim}", found, _KNOWN_VERSION
-    )
-
-
 def _unread(name: str, expected: str, got: str, remedy: str) -> TopThetaNotImplementedError:
     return TopThetaNotImplementedError(f"kv_cache ({name})", f"{expected} on an NPU, read as they lie", got, remedy)
-
-
-def _text(part: Tensor) -> str:
-    return str(list(part.shape))

@@ -173,8 +173,8 @@ def attend(step: Step, query: Tensor, key_cache: Tensor, value_cache: Tensor, ru
     Args:
         step: where the rows lie.
         query: [T, Hq, D].
-        key_cache, value_cache: the pages, [blocks, Hkv, block_size, D] with any strides or
-            [blocks, block_size, Hkv*D], the new tokens' rows included.
+        key_cache, value_cache: the pages, [blocks, Hkv, block_size, D] with any strides, the new
+            tokens' rows included.
         rule: of the layer.
         out: [T, Hq, D].
     """
@@ -206,7 +206,7 @@ def _means(step: Step, value_cache: Tensor, rule: LayerRule) -> Tensor | None:
     if not rule.vmc:
         return None
     assert rule.page_sums is not None
-    return rule.page_sums.means(_by_heads(value_cache, rule), step.new)
+    return rule.page_sums.means(value_cache, step.new)
 
 
 def _decode_apart(
@@ -247,7 +247,7 @@ def _verify(
         drafts.padded(query.index_select(0, drafts.tokens)).transpose(1, 2), key_cache, value_cache,
         drafts.padded(looked_up.theta[layer]).transpose(1, 2).contiguous(), actual_seq_lengths=drafts.lengths,
         actual_query_lengths=drafts.counts, block_table=drafts.block_table,
-        block_size=key_cache.shape[2 if key_cache.dim() == 4 else 1], num_key_value_heads=rule.num_key_value_heads,
+        block_size=key_cache.shape[2], num_key_value_heads=rule.num_key_value_heads,
         scale_value=rule.scale, placement=rule.group.thresholds.placement, sdc=rule.sdc, sdc_gamma=rule.sdc_gamma,
         discarded_mass=None if mass is None else drafts.padded(mass[layer]).transpose(1, 2).contiguous(),
         value_mean=None if mean is None else drafts.padded(mean).transpose(1, 2).contiguous()
@@ -265,7 +265,7 @@ def _by_operator(
     group, pages, layer = rule.group, step.new.decoding_table, rule.layer
     mean = _means(step, value_cache, rule)
     mass = None if looked_up.discarded_mass is None else looked_up.discarded_mass[layer]
-    rows = key_cache.shape[2 if key_cache.dim() == 4 else 1]
+    rows = key_cache.shape[2]
     call = Arguments(
         query.shape[1], rule.num_key_value_heads, rule.scale, query.unsqueeze(2), key_cache, value_cache,
         looked_up.theta[layer], step.lengths, None, pages, discarded_mass=mass, value_mean=mean,
@@ -287,7 +287,7 @@ def _prompt(step: Step, index: int, query: Tensor, key_cache: Tensor, value_cach
     """Compute the rows [Q, Hq, D] of one sequence with several new tokens, each by the rule of its own decode step."""
     length = int(step.seq_lens[index])
     counts = torch.arange(length - len(query) + 1, length + 1, device=query.device)
-    key, value = (_gathered(cache, step.block_table[index], length, rule) for cache in (key_cache, value_cache))
+    key, value = (_gathered(cache, step.block_table[index], length) for cache in (key_cache, value_cache))
     options = rule.options(counts)
     theta = options.pop("threshold").T
     if options["discarded_mass"] is not None:
@@ -298,17 +298,8 @@ def _prompt(step: Step, index: int, query: Tensor, key_cache: Tensor, value_cach
     return out[0].transpose(0, 1)
 
 
-def _by_heads(cache: Tensor, rule: LayerRule) -> Tensor:
-    """View pages as [blocks, Hkv, block_size, D], without a copy."""
-    if cache.dim() == 4:
-        return cache
-    blocks, rows, _ = cache.shape
-    return cache.view(blocks, rows, rule.num_key_value_heads, -1).transpose(1, 2)
-
-
-def _gathered(cache: Tensor, table: Tensor, length: int, rule: LayerRule) -> Tensor:
+def _gathered(cache: Tensor, table: Tensor, length: int) -> Tensor:
     """Gather the rows of one sequence in a row: [1, Hkv, length, D]."""
-    pages = _by_heads(cache, rule)
-    rows = pages.shape[2]
-    taken = pages[table[: -(-length // rows)].long()].transpose(0, 1)
-    return taken.reshape(pages.shape[1], -1, pages.shape[3])[None, :, :length]
+    _, heads, rows, head_dim = cache.shape
+    taken = cache[table[: -(-length // rows)].long()].transpose(0, 1)
+    return taken.reshape(heads, -1, head_dim)[None, :, :length]
