@@ -133,7 +133,7 @@ class PageSums:
             places = page.long() * self._pieces + piece % self._pieces
             before = self._sums.new_zeros(())
             if first:
-                before, places = self._sums[places[0]], places[1:]
+                before, places = self._sums[places[:1]], places[1:]
             own = torch.cat([self._content(value_cache, part).sum(2) for part in places.split(_AT_ONCE)])
             self._sums[places] = before + own.cumsum(0)
 
