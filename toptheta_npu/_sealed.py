@@ -21,8 +21,8 @@ Tensors = dict[str, Tensor]
 TABLE_KEY, STATE_KEY = "toptheta_thresholds", "toptheta_calibration_state"
 #: What a file is if it is another one than was wanted, and what takes it.
 _OTHERS = {
-    TABLE_KEY: ("a threshold table", "it is merged already: see what it holds with toptheta inspect"),
-    STATE_KEY: ("the state of a calibration, such as a shard", "make a table of all shards with toptheta merge"),
+    TABLE_KEY: ("a threshold table", "see what it holds with toptheta inspect"),
+    STATE_KEY: ("the state of a calibration", "calibrate again with the same arguments: it goes on from there"),
 }
 #: Names of the fields of a header, and their types.
 Fields = Mapping[str, type | tuple[type, ...]]

@@ -1,4 +1,4 @@
-"""Calibrators and shards of random rows, for tests of their files."""
+"""Calibrators of random rows, for tests of their files."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from toptheta_npu.calibration import Calibrator
-from toptheta_npu.calibration.shard import SeenSequence, Shard, WholeSet
-from toptheta_npu.calibration.state import CalibrationState
+from toptheta_npu._sealed import unseal
+from toptheta_npu.calibration import CalibrationSettings, Calibrator
+from toptheta_npu.calibration.state import KIND, CalibrationState, Seen
 from toptheta_npu.thresholds import ThresholdTable
 
 ESTIMATORS = ("algorithm1", "pooled")
@@ -26,6 +26,8 @@ def rows(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def observed(seeds: range, estimator: str = "pooled", **options: Any) -> Calibrator:
     options = {
+        "num_layers": LAYERS,
+        "num_heads": HEADS,
         "k": [3, 5],
         "longest": LONGEST,
         "layer_k": [4, 0],
@@ -33,7 +35,7 @@ def observed(seeds: range, estimator: str = "pooled", **options: Any) -> Calibra
         "estimator": estimator,
         **options,
     }
-    calibrator = Calibrator(LAYERS, HEADS, **options)
+    calibrator = Calibrator(CalibrationSettings(**options))
     observe(calibrator, seeds)
     return calibrator
 
@@ -53,32 +55,12 @@ def content_of(table: ThresholdTable, path: Path) -> bytes:
     return path.read_bytes()
 
 
-def assert_merged(merged: ThresholdTable, whole: ThresholdTable) -> None:
-    """Averages agree to 1e-6; counters, and what comes of them alone, are the same."""
-    for name in ("theta", "std"):
-        torch.testing.assert_close(getattr(merged, name), getattr(whole, name), atol=1e-6, rtol=1e-6)
-    exact = ["counts", "lengths"] + ["theta"] * (whole.estimator != "algorithm1")
-    exact += ["std"] * (whole.estimator == "pooled")
-    for name in exact:
-        assert torch.equal(getattr(merged, name), getattr(whole, name)), name
-
-
 def make(calibrator: Calibrator | None = None, **changes: Any) -> CalibrationState:
-    fields: dict[str, Any] = {
-        "calibrator": calibrator or observed(range(3)), "fingerprint": "model", "dtype": "float32",
-        "run": {"vmc": "True"}, "provenance": {"text": "noise"}, "shard": Shard(1, 3),
-        "seen": [SeenSequence.of(torch.arange(length)) for length in (5, 9)], "whole": WholeSet("ab" * 32, 6),
-    }  # fmt: skip
-    return CalibrationState(**{**fields, **changes})
+    fields: dict[str, Any] = {"fingerprint": "model", "dtype": "float32", "run": {"vmc": "True"}, **changes}
+    return CalibrationState(calibrator or observed(range(3)), **fields)
 
 
-def shards(folder: Path, count: int, estimator: str = "pooled", **changes: Any) -> list[Path]:
-    """Files of the shards of ``observed(range(6))``, which say that each has seen one sequence."""
-    paths = []
-    for index in range(count):
-        calibrator = observed(range(index, 6, count), estimator)
-        whole = WholeSet("cd" * 32, count)
-        fields: dict[str, Any] = {"shard": Shard(index, count), "whole": whole, "seen": make().seen[:1], **changes}
-        make(calibrator, **fields).save(folder / f"shard-{index}")
-        paths.append(folder / f"shard-{index}")
-    return paths
+def seen_in(path: Path) -> Seen:
+    """What the file of a state says of the sequences that were observed."""
+    header, _ = unseal(KIND, path, path.read_bytes())
+    return Seen(header["sequences"], header["tokens"], header["digest"])

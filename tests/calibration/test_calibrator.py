@@ -12,6 +12,7 @@ from torch import Tensor
 
 from toptheta_npu.calibration import CalibrationSettings, Calibrator, bucket_of, kth_largest, length_knots
 from toptheta_npu.calibration.discarded import DiscardedMass
+from toptheta_npu.calibration.settings import default_layer_k
 from toptheta_npu.errors import TopThetaError, TopThetaTypeError, TopThetaValueError
 from toptheta_npu.thresholds import ThresholdExtrapolationWarning, ThresholdTable
 
@@ -37,7 +38,7 @@ def full_rows(seed: int, rows: int, width: int, spread: float = 0.0) -> Rows:
 
 def calibrator_of(sequences: list[Rows], layers: int = 1, **settings: Any) -> Calibrator:
     settings = {"k": [4], "longest": 40, "layer_k": [0] * layers, "placement": "pre_softmax", **settings}
-    calibrator = Calibrator(layers, HEADS, **settings)
+    calibrator = Calibrator(CalibrationSettings(num_layers=layers, num_heads=HEADS, **settings))
     for scores, lengths in sequences:
         for layer in range(layers):
             calibrator.observe(layer, scores + layer, lengths)
@@ -144,7 +145,7 @@ def test_no_bucket_holds_dense_and_sparse_rows_of_the_same_k(k: list[int], layer
 
 
 def test_layers_have_their_own_minimum() -> None:
-    assert Calibrator(3, 1, k=[64], longest=600).settings.layer_k == (512, 512, 0)
+    assert default_layer_k(3) == [512, 512, 0]
     sequences = [causal_rows(seed) for seed in range(3)]
     table = finish(calibrator_of(sequences, layers=3, k=[4, 8], layer_k=[16, 0, 6]))
     assert table.layer_targets(4) == [16, 4, 6]
@@ -169,7 +170,7 @@ def test_a_layer_whose_rows_are_all_short_is_dense_and_the_others_are_not() -> N
 
 
 def test_lengths_without_rows_are_dropped_or_filled() -> None:
-    calibrator = Calibrator(2, HEADS, k=[4], longest=40, layer_k=[0, 0], placement="pre_softmax")
+    calibrator = calibrator_of([], layers=2)
     scores, lengths = causal_rows(0)
     calibrator.observe(0, scores[:, 9:30], lengths[9:30])
     only = torch.tensor([9, 29])
@@ -183,46 +184,10 @@ def test_lengths_without_rows_are_dropped_or_filled() -> None:
     torch.testing.assert_close(table.theta[0, 1, :, 7].double(), low + weight * (high - low), rtol=1e-6, atol=0)
 
 
-@pytest.mark.parametrize("placement", ["pre_softmax", "post_softmax"])
-def test_pooled_shards_merge_to_the_same_table(placement: str) -> None:
-    sequences = [causal_rows(seed, spread=1.0) for seed in range(6)]
-    settings: dict[str, Any] = {"k": [4, 9], "layers": 2, "estimator": "pooled", "placement": placement}
-    whole = calibrator_of(sequences, **settings)
-    merged = calibrator_of(sequences[4:], **settings)
-    merged.merge(calibrator_of(sequences[:4], **settings))
-    left, right = finish(whole), finish(merged)
-    for name in ("theta", "counts", "lengths"):
-        assert torch.equal(getattr(left, name), getattr(right, name))
-
-
-def test_algorithm_1_shards_merge_to_the_same_table() -> None:
-    sequences = [causal_rows(seed) for seed in range(6)]
-    merged = calibrator_of(sequences[:1], layers=2)
-    merged.merge(calibrator_of(sequences[1:], layers=2))
-    left, right = finish(calibrator_of(sequences, layers=2)), finish(merged)
-    torch.testing.assert_close(left.theta, right.theta, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(left.std, right.std, rtol=1e-5, atol=1e-6)
-    assert torch.equal(left.counts, right.counts)
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"k": [5]}, {"longest": 41}, {"placement": "post_softmax"}, {"estimator": "pooled"}, {"alpha": 0.2},
-        {"layer_k": [6]}, {"row_fraction": 0.5}, {"seed": 1},
-    ],
-    ids=lambda other: next(iter(other)),
-)  # fmt: skip
-def test_shards_of_another_calibration_are_refused(other: dict[str, Any]) -> None:
-    calibrator = calibrator_of([causal_rows(0)])
-    with pytest.raises(TopThetaValueError, match=f"other: expected a calibrator with {next(iter(other))}="):
-        calibrator.merge(calibrator_of([], **other))
-
-
 def test_one_choice_of_rows_per_sequence_whoever_makes_it() -> None:
     def choose(seed: int, index: int, fraction: float = 0.25) -> list[int]:
-        calibrator = Calibrator(1, 1, k=[4], longest=9, layer_k=[0], row_fraction=fraction, seed=seed)
-        rows: list[int] = calibrator.rows_to_observe(400, index).tolist()
+        calibrator = calibrator_of([], row_fraction=fraction, seed=seed)
+        rows: list[int] = calibrator.settings.rows(400, index).tolist()
         return rows
 
     assert choose(0, 7) == choose(0, 7)
@@ -242,7 +207,10 @@ def test_memory_does_not_grow_with_the_sequences() -> None:
 
 
 def test_the_sketches_of_a_large_model_take_128_mib_at_most() -> None:
-    calibrator = Calibrator(32, 32, k=[32, 64, 128, 256, 512], longest=2048, estimator="pooled")
+    settings = CalibrationSettings(
+        num_layers=32, num_heads=32, k=[32, 64, 128, 256, 512], longest=2048, layer_k=[0] * 32, estimator="pooled"
+    )
+    calibrator = Calibrator(settings)
     assert 2**20 < held_bytes(calibrator) <= 2**27
 
 

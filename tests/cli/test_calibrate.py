@@ -23,15 +23,14 @@ import yaml
 from rich.console import Console
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from tests.calibration.parts import seen_in
 from tests.cli.command import toptheta
 from tests.cli.folders import save_model
 from tests.full_disk import full_disk
 from tests.tiers import full
-from toptheta_npu import cli
 from toptheta_npu._files import held
 from toptheta_npu.assets import TINY_LLAMA, load_tiny_llama
-from toptheta_npu.calibration import Calibrator
-from toptheta_npu.calibration.state import CalibrationState
+from toptheta_npu.calibration import CalibrationSettings
 from toptheta_npu.cli.calibrate import command
 from toptheta_npu.cli.calibrate import report as calibration_report
 from toptheta_npu.cli.calibrate.report import Kept
@@ -349,8 +348,6 @@ def no_weights(*_: object) -> None:
         (["--row-fraction", "2"], "--row-fraction: expected above 0 and at most 1, got 2.0"),
         (["--alpha", "nan"], "alpha: expected a finite number, got nan"),
         (["--dtype", "int8"], "--dtype: expected one of auto, float32, bfloat16, float16, got 'int8'"),
-        (["--shards", "4/4"], "--shards: expected INDEX/COUNT, with INDEX from 0 to COUNT - 1, got '4/4'; such as 0/4"),
-        (["--shards", "१/२"], "--shards: expected INDEX/COUNT, with INDEX from 0 to COUNT - 1, got '१/२'; such as 0/4"),
         (["--sequences", "٤"], "--sequences: expected a number from 1, or all, got '٤'"),
         (["--device", "tpu"], "--device: expected one of cpu, cuda, npu, auto, got 'tpu'"),
         (["--text", "nowhere.txt"], "nowhere.txt: expected a file or folder with text, got no such file; correct the"),
@@ -435,7 +432,7 @@ def test_an_ended_command_goes_on_where_it_was(ending: signal.Signals, model: Pa
     assert process.returncode == (130 if ending is signal.SIGINT else -signal.SIGKILL)
     assert ("interrupted: the same command goes on from thresholds.theta.partial." in out) == (ending is signal.SIGINT)
     assert not Path("thresholds.theta").exists()
-    assert len(CalibrationState.load(state).seen) == 16
+    assert seen_in(state).sequences == 16
     assert main(*arguments) == 0
     assert Path("thresholds.theta").read_bytes() == Path("whole.theta").read_bytes()
     assert not state.exists()
@@ -443,17 +440,15 @@ def test_an_ended_command_goes_on_where_it_was(ending: signal.Signals, model: Pa
 
 def interrupted(model: Path, *options: str) -> None:
     """A run that fails after its 16th window, whose state is kept."""
-    rows_to_observe = Calibrator.rows_to_observe
-    begun = []
+    rows = CalibrationSettings.rows
 
-    def interrupt_the_last(self: Calibrator, count: int, sequence_index: int) -> torch.Tensor:
-        begun.append(sequence_index)
-        if len(begun) == 17:
+    def interrupt_the_last(self: CalibrationSettings, count: int, index: int) -> torch.Tensor:
+        if index == 16:
             raise KeyboardInterrupt
-        return rows_to_observe(self, count, sequence_index)
+        return rows(self, count, index)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Calibrator, "rows_to_observe", interrupt_the_last)
+        patch.setattr(CalibrationSettings, "rows", interrupt_the_last)
         assert main(str(model), "--text", "book.txt", *LONG, *options) == 130
 
 
@@ -568,24 +563,6 @@ def test_the_state_outlives_a_table_that_cannot_be_saved(
     assert not Path("thresholds.theta.partial").exists()
 
 
-def test_shards_merge_to_the_table_of_one_process(
-    model: Path, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    arguments = [str(model), "--text", "book.txt", *QUICK]
-    assert main(*arguments, "-o", "whole.theta") == 0
-    for shard in ("0/2", "1/2"):
-        capsys.readouterr()
-        assert main(*arguments, "-o", "model.theta", "--shards", shard) == 0
-    said = words(capsys.readouterr().out)
-    assert "model.theta.shard-1-of-2: shard 1 of 2 is done. Next, when all 2 are there: toptheta merge " in said
-    assert not Path("model.theta").exists()
-    monkeypatch.setattr(sys, "argv", ["toptheta", "merge", *map(str, folder.glob("model.theta.shard-*-of-2")), "-o"])
-    sys.argv.append("model.theta")
-    with pytest.raises(SystemExit, match="0"):
-        cli.main()
-    assert Path("model.theta").read_bytes() == Path("whole.theta").read_bytes()
-
-
 def test_scales_of_an_int8_cache_are_those_of_the_windows_calibrated_on(
     model: Path, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -602,9 +579,6 @@ def test_scales_of_an_int8_cache_are_those_of_the_windows_calibrated_on(
     for name in ("key_cache_scale", "value_cache_scale"):
         share = getattr(scaled, name) / getattr(of_all_text, name)
         assert 0.3 < share.min() <= share.max() <= 1.01  # a few windows have smaller peaks than all of the text
-    capsys.readouterr()
-    assert main(*arguments, "-o", "other.theta", "--kv-cache", "int8", "--shards", "0/2") == 2
-    assert "--shards excludes --kv-cache int8; leave one of them out" in words(capsys.readouterr().err)
 
 
 def entry(layer: int, k: int, ratio: float, rows: int = 10) -> Kept:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.calibration.parts import shards
+from tests.calibration.parts import make as make_state
 from tests.cli.command import toptheta
 from toptheta_npu.thresholds import ThresholdTable
 from toptheta_npu.thresholds.summary import told_dense
@@ -213,7 +213,7 @@ def test_theta_is_drawn_over_the_length(file: str, tmp_path: Path, capsys: pytes
     [
         (["none"], "none: expected a threshold table, got no such file"),
         (["text"], "text: expected a safetensors file, got something else"),
-        (["shard"], "shard: expected a threshold table, got the state of a calibration, such as a shard; make a table"),
+        (["state"], "state: expected a threshold table, got the state of a calibration; calibrate again with the same"),
         (
             ["th"],
             "th: expected a threshold table, got a th.txt of the paper's authors; make a table of it: toptheta "
@@ -232,7 +232,7 @@ def test_theta_is_drawn_over_the_length(file: str, tmp_path: Path, capsys: pytes
 )
 def test_wrong_use(file: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("text").write_text("no table")
-    shards(Path(), 1)[0].rename("shard")
+    make_state().save(Path("state"))
     mass = torch.zeros(1, 3, 2, len(LENGTHS))
     one_k = {name: getattr(make(), name)[:1] for name in ("theta", "k", "std")}
     table = make(**one_k, discarded_mass=mass)

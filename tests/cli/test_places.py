@@ -15,10 +15,8 @@ TABLE = str(TINY_LLAMA / "thresholds_pre_softmax.theta")
 #: A command, and where OUTPUT stands in it; nothing that takes long comes before it is looked at.
 WRITERS = {
     "calibrate": ("calibrate", "-o", "OUTPUT"),
-    "calibrate --shards": ("calibrate", "-o", "model", "--shards", "0/2"),
     "evaluate": ("evaluate", "--text", "book.txt", "-o", "OUTPUT"),
     "convert": ("convert", TABLE, "--k", "64", "--to", "th", "-o", "OUTPUT"),
-    "merge": ("merge", "shard", "-o", "OUTPUT"),
     "benchmark": ("benchmark", "--device", "cpu", "--json", "OUTPUT"),
     "benchmark-generate": ("benchmark-generate", "--device", "cpu", "--json", "OUTPUT"),
 }
@@ -32,7 +30,6 @@ READERS = {
     "inspect": ("inspect", "INPUT"),
     "convert": ("convert", "INPUT", "--from", "theta", "-o", "other.theta"),
     "convert --fingerprint-of": ("convert", "th.txt", "--fingerprint-of", "INPUT", "-o", "other.theta"),
-    "merge": ("merge", "INPUT", "-o", "other.theta"),
     "plot": ("plot", "INPUT", "-o", "figures"),
     "benchmark --config": ("benchmark", "--device", "cpu", "--config", "INPUT"),
 }
@@ -61,7 +58,7 @@ def refusal(command: tuple[str, ...], name: str, path: str, capsys: pytest.Captu
 
 @pytest.mark.parametrize("command", WRITERS)
 def test_a_folder_is_no_output(command: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = folder / ("model.shard-0-of-2" if command.endswith("--shards") else "output")
+    path = folder / "output"
     path.mkdir()
     try:
         assert f"got a folder at {path.name}" in refusal(WRITERS[command], "OUTPUT", path.name, capsys)

@@ -95,7 +95,6 @@ def test_the_command_line_in_place_of_the_file_s_value_is_named_itself(capsys: p
         (["calibrate", "--text", "book.txt", "--text", ""], "--text"),
         (["calibrate", "--config", ""], "--config"),
         (["evaluate", "model", ""], "TABLE"),
-        (["merge", "", "-o", "t.theta"], "SHARD"),
         (["inspect", "table.theta", "--plot", ""], "--plot"),
         (["plot", "", "-o", "figures"], "FILE"),
         (["benchmark", "--device", "cpu", "--config", ""], "--config"),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 import toptheta_npu
-from toptheta_npu.calibration import Calibrator, SurvivalSketch
+from toptheta_npu.calibration import CalibrationSettings, Calibrator, SurvivalSketch
 from toptheta_npu.calibration import counting as plain
 from toptheta_npu.calibration.bins import BINS, MINIMUM_EXPONENT
 from toptheta_npu.cpu import counting as native
@@ -110,7 +110,9 @@ def test_a_table_does_not_tell_which_form_made_it(tmp_path: Path) -> None:
     contents = []
     for backend in ("native", "fallback"):
         with toptheta_npu.use_backend(backend, device="cpu"):  # type: ignore[arg-type]
-            calibrator = Calibrator(1, 2, k=[4, 9], longest=60, layer_k=[0], estimator="pooled")
+            calibrator = Calibrator(
+                CalibrationSettings(num_layers=1, num_heads=2, k=[4, 9], longest=60, layer_k=[0], estimator="pooled")
+            )
             calibrator.observe(0, scores, torch.full((40,), 60))
             calibrator.finish(fingerprint="model", provenance={}).save(tmp_path / "table")
         contents.append((tmp_path / "table").read_bytes())

@@ -16,10 +16,9 @@ from typing import Any
 
 import torch
 
-from tests.calibration.parts import ESTIMATORS
+from tests.calibration.parts import ESTIMATORS, seen_in
 from tests.models.tiny import new_model, tokens
 from toptheta_npu import _files
-from toptheta_npu.calibration.state import CalibrationState
 from toptheta_npu.models import calibrate
 
 SEQUENCES = 7
@@ -104,7 +103,7 @@ def main(folder: Path, by: int, kills: int) -> None:
         die_at = 1 + int(events * (number + draw.random()) / kills)
         killed = kill(work, OPTIONS[which], every, writing, die_at, by)
         state = work / "state"
-        seen = len(CalibrationState.load(state).seen) if state.exists() else 0
+        seen = seen_in(state).sequences if state.exists() else 0
         beside = len([path for path in work.iterdir() if path.name.startswith(".toptheta")])
         same = run(work, OPTIONS[which], every) == expected[which]
         left = sorted(path.name for path in work.iterdir() if not path.name.startswith(".toptheta"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import inspect
 import json
 import os
 import resource
@@ -11,21 +10,17 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 from torch.utils.data import DataLoader
 
-from tests.calibration.parts import ESTIMATORS, assert_merged, content_of
+from tests.calibration.parts import ESTIMATORS, content_of, seen_in
 from tests.models.tiny import K, model_of, new_model, tokens
 from tests.tiers import full, only
-from toptheta_npu.calibration.merging import merge_shards
-from toptheta_npu.calibration.state import CalibrationState
 from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
-from toptheta_npu.models import calibrate, calibrate_shard, model_fingerprint
-from toptheta_npu.models.calibration.job import CalibrationOptions
+from toptheta_npu.models import calibrate
 
 ROOT = Path(__file__).parents[2]
 TEXTS = list(tokens(7, 40, seed=1))
@@ -79,22 +74,16 @@ def test_the_table_is_that_of_an_uninterrupted_run(tmp_path, estimator, more, mo
     # what is left has everything: the table again, without the model
     monkeypatch.setattr(type(model_of().base_model), "forward", None)
     assert content_of(calibrate(model_of(), TEXTS, **options, **kept), tmp_path / "third") == expected
-    assert content_of(merge_shards([tmp_path / "state"]), tmp_path / "fourth") == expected
 
 
 def test_the_state_is_written_after_every_so_many_sequences(tmp_path):
-    seen = []
+    seen, path = [], tmp_path / "state"
     calibrate(
-        model_of(), DataLoader(TEXTS), **OPTIONS, checkpoint=tmp_path / "state", checkpoint_every=3,
-        progress=lambda done: seen.append(len(read(tmp_path / "state").seen) if (tmp_path / "state").exists() else 0),
+        model_of(), DataLoader(TEXTS), **OPTIONS, checkpoint=path, checkpoint_every=3,
+        progress=lambda done: seen.append(seen_in(path).sequences if path.exists() else 0),
     )  # fmt: skip
     assert seen == [0, 0, 3, 3, 3, 6, 6]
-    last = read(tmp_path / "state")
-    assert (len(last.seen), last.finished, [each.tokens for each in last.seen]) == (7, True, [40] * 7)
-
-
-def read(path: Path) -> CalibrationState:
-    return CalibrationState.load(path)
+    assert seen_in(path)[:2] == (7, 7 * 40)
 
 
 def test_more_texts_may_follow(tmp_path):
@@ -132,14 +121,14 @@ def test_a_signal_at_any_point_changes_nothing(tmp_path, by, count):
     ("options", "named"),
     [
         ({"k": 9}, r"k=\[8\] \(here \[9\]\)"),
-        ({"k": [8, 9], "top_k_at_calibration": False}, r"k=\[8\] .*, top_k_at_calibration=True \(here False\)"),
-        ({"placement": "post_softmax"}, r"placement=pre_softmax \(here post_softmax\)"),
-        ({"estimator": "pooled"}, r"estimator=algorithm1 \(here pooled\), alpha=0.1 \(here 0.0\)"),
+        ({"k": [8, 9], "top_k_at_calibration": False}, r"k=\[8\] .*, top_k_at_calibration='True' \(here 'False'\)"),
+        ({"placement": "post_softmax"}, r"placement='pre_softmax' \(here 'post_softmax'\)"),
+        ({"estimator": "pooled"}, r"estimator='algorithm1' \(here 'pooled'\), alpha=0.1 \(here 0.0\)"),
         ({"alpha": 0.2}, r"alpha=0.1 \(here 0.2\)"),
         ({"layer_k": [0, 9]}, r"layer_k=\[0, 0\] \(here \[0, 9\]\)"),
         ({"row_fraction": 0.25}, r"row_fraction=0.5 \(here 0.25\)"),
         ({"seed": 1}, r"seed=0 \(here 1\)"),
-        ({"sdc": "none", "vmc": False}, r"sdc=exact \(here none\), vmc=True \(here False\)"),
+        ({"sdc": "none", "vmc": False}, r"sdc='exact' \(here 'none'\), vmc='True' \(here 'False'\)"),
     ],
 )
 def test_the_state_of_other_arguments_is_refused(state, options, named):
@@ -157,34 +146,25 @@ def test_the_state_of_another_model_is_refused(state):
     arguments = {**OPTIONS, "checkpoint": state}
     with pytest.raises(TopThetaValueError, match=r"got one with another model \(by its weights\); pass"):
         calibrate(new_model(seed=3), TEXTS, **arguments)
-    with pytest.raises(TopThetaValueError, match=r"got one with dtype=float32 \(here bfloat16\); pass"):
+    with pytest.raises(TopThetaValueError, match=r"got one with dtype='float32' \(here 'bfloat16'\); pass"):
         calibrate(new_model().bfloat16(), TEXTS, **arguments)
     with pytest.raises(TopThetaValueError, match=r"num_layers=2 \(here 3\).*another model"):
         calibrate(new_model(layers=3), TEXTS, **{**arguments, "layer_k": [0] * 3})
 
 
 @pytest.mark.parametrize(
-    ("texts", "named"),
+    "texts",
     [
-        ([TEXTS[0], TEXTS[2], TEXTS[1], *TEXTS[3:]], "another sequence 1"),
-        ([*TEXTS[:2], TEXTS[2].flip(0), *TEXTS[3:]], "another sequence 2"),
-        ([TEXTS[0][:30], *TEXTS[1:]], "another sequence 0"),
-        (TEXTS[:2], r"more sequences, 3 \(here 2\)"),
+        [TEXTS[0], TEXTS[2], TEXTS[1], *TEXTS[3:]], [*TEXTS[:2], TEXTS[2].flip(0), *TEXTS[3:]],
+        [TEXTS[0][:30], *TEXTS[1:]], TEXTS[:2],
     ],
-)
-def test_the_state_of_other_texts_is_refused(state, texts, named):
+)  # fmt: skip
+def test_the_state_of_other_texts_is_refused(state, texts):
     before = state.read_bytes()
+    named = "other texts, of 3 sequences and 120 tokens so far"
     with pytest.raises(TopThetaValueError, match=f"state: .*, got one with {named}; pass the arguments"):
         calibrate(model_of(), texts, **OPTIONS, checkpoint=state)
     assert state.read_bytes() == before
-
-
-def test_the_state_of_a_shard_is_refused(tmp_path, state):
-    with pytest.raises(TopThetaValueError, match=r"count=1 \(here 2\)"):
-        calibrate_shard(model_of(), TEXTS, index=0, count=2, path=state, **OPTIONS)
-    calibrate_shard(model_of(), TEXTS, index=1, count=2, path=tmp_path / "shard", **OPTIONS)
-    with pytest.raises(TopThetaValueError, match=r"index=1 \(here 0\), count=2 \(here 1\)"):
-        calibrate(model_of(), TEXTS, **OPTIONS, checkpoint=tmp_path / "shard")
 
 
 def test_another_file_is_refused_and_stays(tmp_path):
@@ -246,58 +226,3 @@ def test_no_space_left(state, monkeypatch):
     with pytest.raises(TopThetaValueError, match="got No space left on device after 4 sequences; what was written"):
         calibrate(model_of(), TEXTS, **OPTIONS, checkpoint=state, checkpoint_every=1)
     assert state.read_bytes() == before
-
-
-# --- options ------------------------------------------------------------------------------------------
-
-
-def test_the_options_are_those_of_calibrate():
-    wanted = {field.name: field.default for field in fields(CalibrationOptions)}
-    signature = inspect.signature(calibrate).parameters
-    own = {"model", "sequences", "checkpoint", "checkpoint_every"}
-    assert {name: each.default for name, each in signature.items() if name not in own} == wanted
-
-
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_shards_merge_to_the_whole(tmp_path, estimator):
-    options = {**OPTIONS, "estimator": estimator}
-    whole = calibrate(model_of(), TEXTS, **options)
-    paths = [tmp_path / f"shard-{index}" for index in range(9)]  # two of which have nothing to do
-    for index, path in enumerate(paths):
-        calibrate_shard(model_of(), iter(TEXTS), index=index, count=9, path=path, **options)
-    merged = merge_shards(paths)
-    assert merged.provenance == whole.provenance
-    assert merged.fingerprint == model_fingerprint(model_of())
-    assert_merged(merged, whole)
-    if estimator == "pooled":
-        assert content_of(merged, tmp_path / "merged") == content_of(whole, tmp_path / "whole")
-
-
-def test_shards_of_other_texts_are_refused(tmp_path):
-    calibrate_shard(model_of(), TEXTS, index=0, count=2, path=tmp_path / "0", **OPTIONS)
-    # its own sequences are the same, the others' are not
-    calibrate_shard(model_of(), [TEXTS[2], *TEXTS[1:]], index=1, count=2, path=tmp_path / "1", **OPTIONS)
-    with pytest.raises(TopThetaValueError, match=r"1: expected a shard of the same .*, got one with other sequences"):
-        merge_shards([tmp_path / "0", tmp_path / "1"])
-
-
-def test_a_shard_that_stopped_is_refused_until_it_is_finished(tmp_path):
-    def stop(done: int) -> None:
-        raise Stop
-
-    paths = [tmp_path / "0", tmp_path / "1"]
-    calibrate_shard(model_of(), TEXTS, index=0, count=2, path=paths[0], **OPTIONS)
-    with pytest.raises(Stop):
-        calibrate_shard(
-            model_of(), TEXTS, index=1, count=2, path=paths[1], checkpoint_every=1, **OPTIONS, progress=stop
-        )
-    with pytest.raises(TopThetaValueError, match="1: expected a finished shard, got one that stopped after 1 of"):
-        merge_shards(paths)
-    calibrate_shard(model_of(), TEXTS, index=1, count=2, path=paths[1], **OPTIONS)
-    assert merge_shards(paths).provenance["sequences"] == "7"
-
-
-@pytest.mark.parametrize(("index", "count"), [(2, 2), (-1, 2), (0, 0)])
-def test_shards_that_cannot_be(tmp_path, index, count):
-    with pytest.raises(TopThetaValueError, match=r"(index|count): expected an int"):
-        calibrate_shard(model_of(), TEXTS, index=index, count=count, path=tmp_path / "shard", **OPTIONS)

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import TopThetaValueError, shown
-from ..thresholds import Estimator, Placement, ThresholdTable
+from ..thresholds import ThresholdTable
 from ..thresholds.knots import Integers
-from .arrays import Arrays, Statistic, arrays_of, fill, named, take
 from .assembly import Statistics, assemble, check_complete
 from .moments import Moments
 from .observation import Observation, check_rows, look
 from .on_device import ScoreBlocks, look_through
-from .settings import CalibrationSettings, default_layer_k
+from .settings import CalibrationSettings
 from .sketch import SurvivalSketch
 
 
@@ -28,28 +27,10 @@ class Calibrator:
     Feed every layer's scores of the calibration sequences to :meth:`observe`, then call :meth:`finish`.
     What is stored does not grow with the number of sequences.
 
-    Args:
-        num_layers: layers of the model.
-        num_heads: query heads per layer, Hq.
-        k: the numbers of elements to keep for which thresholds are wanted, any order.
-        longest: the longest row that will be fed.
-        placement: ``"pre_softmax"``, theta in units of the scaled score, or ``"post_softmax"``, a
-            probability.
-        estimator: ``"algorithm1"`` averages every row's own threshold; ``"pooled"`` keeps exactly k
-            elements per row on average over the calibration rows.
-        alpha: standard deviations added to the average (algorithm1 only).
-        layer_k: the least k of every layer, 0 for none; None: 512 in the first two layers, as in the paper.
-        row_fraction: the share of rows that :meth:`rows_to_observe` picks.
-        seed: of that choice.
-        dense_layers: layers that need not be observed and get no thresholds, such as sliding-window ones.
-
-    Raises:
-        TopThetaTypeError: a k is not an int.
-        TopThetaValueError: an argument is unusable, or no row can be longer than any k.
-
     Example:
         >>> import torch
-        >>> calibrator = Calibrator(1, 2, k=[8], longest=64, layer_k=[0], placement="pre_softmax")
+        >>> calibrator = Calibrator(CalibrationSettings(
+        ...     num_layers=1, num_heads=2, k=[8], longest=64, layer_k=[0], placement="pre_softmax"))
         >>> scores = torch.randn(2, 100, 64, generator=torch.Generator().manual_seed(0))
         >>> calibrator.observe(0, scores, torch.full((100,), 64))
         >>> table = calibrator.finish(fingerprint="demo", provenance={"text": "noise"})
@@ -58,55 +39,15 @@ class Calibrator:
         tensor(True)
     """
 
-    def __init__(
-        self,
-        num_layers: int,
-        num_heads: int,
-        *,
-        k: Sequence[int],
-        longest: int,
-        placement: Placement = "post_softmax",
-        estimator: Estimator = "algorithm1",
-        alpha: float = 0.1,
-        layer_k: Sequence[int] | None = None,
-        row_fraction: float = 1.0,
-        seed: int = 0,
-        dense_layers: Sequence[int] = (),
-    ) -> None:
-        self.settings = CalibrationSettings(
-            num_layers=num_layers,
-            num_heads=num_heads,
-            k=k,
-            longest=longest,
-            placement=placement,
-            estimator=estimator,
-            alpha=alpha if estimator == "algorithm1" else 0.0,
-            layer_k=default_layer_k(num_layers) if layer_k is None else layer_k,
-            row_fraction=row_fraction,
-            seed=seed,
-            dense_layers=dense_layers,
-        )
-        self._knots = self.settings.knots()
-        shape = (num_heads, len(self._knots))
-        pooled = estimator == "pooled"
-        self._sketches = [SurvivalSketch(*shape) for _ in range(num_layers if pooled else 0)]
-        self._moments = [[Moments(shape) for _ in self.settings.k] for _ in range(0 if pooled else num_layers)]
-        self._counts: Integers = np.zeros((num_layers, len(self._knots)), dtype=np.int64)
-        self._observed: Integers = np.zeros(num_layers, dtype=np.int64)
-
-    def rows_to_observe(self, count: int, sequence_index: int) -> Tensor:
-        """Choose the rows of one sequence to calibrate on. Call once per sequence, and use for all layers and heads.
-
-        Depends on the seed and ``sequence_index`` alone, so shards choose what a single process would.
-
-        Args:
-            count: rows of the sequence.
-            sequence_index: its number in the whole calibration set.
-
-        Returns:
-            int64 [chosen], ascending.
-        """
-        return self.settings.rows(count, sequence_index)
+    def __init__(self, settings: CalibrationSettings) -> None:
+        self.settings = settings
+        self._knots = settings.knots()
+        layers, shape = range(settings.num_layers), (settings.num_heads, len(self._knots))
+        pooled = settings.estimator == "pooled"
+        self._sketches = [SurvivalSketch(*shape) for _ in layers] if pooled else []
+        self._moments = [] if pooled else [[Moments(shape) for _ in settings.k] for _ in layers]
+        self._counts: Integers = np.zeros((len(layers), len(self._knots)), dtype=np.int64)
+        self._observed: Integers = np.zeros(len(layers), dtype=np.int64)
 
     def observe(self, layer: int, scores: Tensor, lengths: Tensor) -> None:
         """Add rows of one layer. Rows no longer than an effective k say nothing about it: they are dense.
@@ -167,24 +108,6 @@ class Calibrator:
             self._moments[seen.layer][place].update(values, buckets)
         np.add.at(self._counts[seen.layer], seen.buckets, 1)
 
-    def merge(self, other: Calibrator) -> None:
-        """Add what ``other``, a shard of the same calibration, has seen.
-
-        Raises:
-            TopThetaValueError: the settings differ; the message names them.
-        """
-        for name in (field.name for field in dataclasses.fields(self.settings)):
-            mine, theirs = getattr(self.settings, name), getattr(other.settings, name)
-            if mine != theirs:
-                raise TopThetaValueError("other", f"a calibrator with {name}={mine}", f"{name}={theirs}")
-        for mine_layer, their_layer in zip(self._moments, other._moments, strict=True):
-            for moments, more in zip(mine_layer, their_layer, strict=True):
-                moments.merge(more)
-        for sketch, more_rows in zip(self._sketches, other._sketches, strict=True):
-            sketch.merge(more_rows)
-        self._counts += other._counts
-        self._observed += other._observed
-
     def finish(self, *, fingerprint: str, provenance: Mapping[str, str]) -> ThresholdTable:
         """Make the table of thresholds. More rows may be observed afterwards, and a new table made.
 
@@ -206,46 +129,40 @@ class Calibrator:
         }
         return assemble(self.settings, self._counts, self._statistics(), fingerprint, {**own, **provenance})
 
-    def state(self) -> tuple[dict[str, Any], Arrays]:
-        """Give all that was gathered: what a JSON object can hold, and the arrays by name.
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Give all that was gathered, by name: the calibrator's own arrays, which change with the next rows."""
+        found = {"counts": self._counts, "observed": self._observed}
+        statistics = {f"sketch.{layer}": sketch for layer, sketch in enumerate(self._sketches)} | {
+            f"moments.{layer}.{place}": moments
+            for layer, by_k in enumerate(self._moments)
+            for place, moments in enumerate(by_k)
+        }
+        for owner, statistic in statistics.items():
+            found |= {f"{owner}.{name}": array for name, array in vars(statistic).items()}
+        return found
 
-        The arrays are the calibrator's own: write them before more rows are observed.
-        """
-        arrays = {"counts": self._counts, "observed": self._observed, **arrays_of(self._gathered())}
-        return {"settings": dataclasses.asdict(self.settings)}, arrays
-
-    @classmethod
-    def from_state(cls, about: Mapping[str, Any], arrays: Arrays) -> Calibrator:
-        """Make the calibrator that :meth:`state` was taken of; it goes on as if it had never stopped.
+    def fill(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from what :meth:`arrays` gave of a calibrator with the same settings.
 
         Raises:
-            TopThetaTypeError, TopThetaValueError: this is no state of a calibrator; nothing of it is trusted.
+            TopThetaValueError: these are other arrays than such a calibrator has.
 
         Example:
             >>> import torch
-            >>> calibrator = Calibrator(1, 2, k=[8], longest=64, layer_k=[0], placement="pre_softmax")
+            >>> settings = CalibrationSettings(num_layers=1, num_heads=2, k=[8], longest=64, layer_k=[0])
+            >>> calibrator, again = Calibrator(settings), Calibrator(settings)
             >>> calibrator.observe(0, torch.randn(2, 100, 64), torch.full((100,), 64))
-            >>> again = Calibrator.from_state(*calibrator.state())
+            >>> again.fill(calibrator.arrays())
             >>> table, same = (each.finish(fingerprint="demo", provenance={}) for each in (calibrator, again))
             >>> torch.equal(table.theta, same.theta)
             True
         """
-        settings, rest = CalibrationSettings(**about["settings"]), dict(arrays)
-        expected = settings.num_layers * settings.num_heads * len(settings.knots())
-        # before memory is taken for what the settings say
-        if sum(array.size for array in rest.values()) < expected:
-            raise TopThetaValueError("state", f"arrays of {expected} numbers and more", "fewer")
-        calibrator = cls(**dataclasses.asdict(settings))
-        calibrator._counts = take(rest, "counts", like=calibrator._counts)
-        calibrator._observed = take(rest, "observed", like=calibrator._observed)
-        fill(calibrator._gathered(), rest)
-        if rest:
-            raise TopThetaValueError("state", "no other arrays", shown(sorted(rest)))
-        return calibrator
-
-    def _gathered(self) -> dict[str, Statistic]:
-        """Collect every statistic by its name in the state."""
-        return {**named("moments", self._moments), **named("sketch", self._sketches)}
+        own = self.arrays()
+        wanted, given = ({name: (each.dtype, each.shape) for name, each in all.items()} for all in (own, arrays))
+        if different := sorted(name for name in {**wanted, **given} if wanted.get(name) != given.get(name)):
+            raise TopThetaValueError("arrays", "those of a calibrator with these settings", f"other {shown(different)}")
+        for name, array in own.items():
+            np.copyto(array, arrays[name])
 
     def _statistics(self) -> Statistics:
         if self.settings.estimator == "pooled":

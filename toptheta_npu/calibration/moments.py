@@ -12,8 +12,8 @@ from ..thresholds.knots import Floats, Integers
 class Moments:
     """Keep count, mean and sum of squared deviations (M2) for an array of cells.
 
-    Batches and shards are combined by the pairwise formula of Chan, Golub and LeVeque (1979), which has
-    no cancellation of large sums and is exact in form: merging shards is the whole up to rounding.
+    Batches are combined by the pairwise formula of Chan, Golub and LeVeque (1979), which has no cancellation of
+    large sums.
 
     Attributes:
         count: int64, the shape given.
@@ -55,16 +55,6 @@ class Moments:
         mean = np.add.reduceat(batch, starts, axis=-1) / counts
         m2 = np.add.reduceat((batch - np.repeat(mean, counts, axis=-1)) ** 2, starts, axis=-1)
         self._combine(present, np.broadcast_to(counts, mean.shape), mean, m2)
-
-    def merge(self, other: Moments) -> None:
-        """Add what ``other`` has seen.
-
-        Raises:
-            TopThetaValueError: the shapes differ.
-        """
-        if other.count.shape != self.count.shape:
-            raise TopThetaValueError("other", f"shape {self.count.shape}", str(other.count.shape))
-        self._combine(np.arange(self.count.shape[-1]), other.count, other.mean, other.m2)
 
     def std(self) -> Floats:
         """Give the population standard deviation (ddof 0), float64; 0 where nothing was seen."""

@@ -23,20 +23,39 @@ FIRST_LAYERS_K = (512, 512)
 _MAX_TARGETS = MAX_LENGTH_KNOTS // 4
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CalibrationSettings:
-    """Hold everything that two shards of one calibration must have in common; see :class:`Calibrator`."""
+    """What a calibration is asked for.
+
+    Attributes:
+        num_layers: layers of the model.
+        num_heads: query heads per layer, Hq.
+        k: the numbers of elements to keep for which thresholds are wanted, any order.
+        longest: the longest row that will be fed.
+        layer_k: the least k of every layer, 0 for none.
+        placement: ``"pre_softmax"``, theta in units of the scaled score, or ``"post_softmax"``, a probability.
+        estimator: ``"algorithm1"`` averages every row's own threshold; ``"pooled"`` keeps exactly k elements per row
+            on average over the calibration rows.
+        alpha: standard deviations added to the average; 0 for the pooled estimator, which has none.
+        row_fraction: the share of rows that are looked at.
+        seed: of the choice of these rows.
+        dense_layers: layers that need not be observed and get no thresholds, such as sliding-window ones.
+
+    Raises:
+        TopThetaTypeError: a k is not an int.
+        TopThetaValueError: a setting is unusable, or no row can be longer than any k.
+    """
 
     num_layers: int
     num_heads: int
     k: Sequence[int]
     longest: int
-    placement: Placement
-    estimator: Estimator
-    alpha: float
     layer_k: Sequence[int]
-    row_fraction: float
-    seed: int
+    placement: Placement = "post_softmax"
+    estimator: Estimator = "algorithm1"
+    alpha: float = 0.1
+    row_fraction: float = 1.0
+    seed: int = 0
     dense_layers: Sequence[int] = ()
 
     def __post_init__(self) -> None:
@@ -61,6 +80,8 @@ class CalibrationSettings:
         object.__setattr__(self, "dense_layers", tuple(sorted(set(self.dense_layers))))
         object.__setattr__(self, "k", tuple(sorted(self.k)))
         object.__setattr__(self, "layer_k", tuple(self.layer_k))
+        if self.estimator == "pooled":
+            object.__setattr__(self, "alpha", 0.0)
 
     def targets(self, layer: int) -> list[int]:
         """Give the k that a layer is calibrated for where every k is asked for, ascending."""

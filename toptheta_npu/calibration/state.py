@@ -1,4 +1,4 @@
-"""Keeps one shard of a calibration as a file: what was gathered, of which model, and from which sequences.
+"""Keeps a calibration that may be interrupted as a file: what was gathered, of which model, and from which sequences.
 
 The file is safetensors with a JSON header and a checksum, like that of a table; it is never unpickled.
 """
@@ -7,56 +7,65 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import os
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Self
+from pathlib import Path
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
+from torch import Tensor
 
 from .._files import file_error, read_bytes, write_atomically
 from .._sealed import STATE_KEY, Kind, seal, unseal
-from ..errors import TopThetaError, shortened, shown
+from ..errors import TopThetaValueError, shown
 from ..thresholds import ThresholdTable, fingerprint
-from .arrays import take
 from .calibrator import Calibrator
-from .shard import SeenSequence, Shard, WholeSet, check_texts
 
+#: What a state that is resumed must be.
+OWN_STATE = "the state of this calibration"
 #: Larger files are not read: 64 GiB, some hundred times what a state for the largest models takes.
 MAX_STATE_BYTES = 2**36
 
 KIND = Kind(
     "the state of a calibration", STATE_KEY,
     {3: {
-        "schema": int, "settings": dict, "fingerprint": str, "dtype": str, "run": dict, "provenance": dict,
-        "index": int, "count": int, "whole": str, "total": int, "checksum": str,
+        "schema": int, "calibration": dict, "fingerprint": str,
+        "sequences": int, "tokens": int, "digest": str, "checksum": str,
     }},
     "calibrate from the start without it",
 )  # fmt: skip
-_DIGEST_BYTES = hashlib.sha256().digest_size
 
 
-@dataclass(kw_only=True)
+class Seen(NamedTuple):
+    """Describe the sequences that were observed: how many, of how many tokens, and a digest of all of them in order."""
+
+    sequences: int = 0
+    tokens: int = 0
+    digest: str = ""
+
+    def then(self, tokens: Tensor) -> Seen:
+        """Add a sequence, int64 [n]."""
+        content = self.digest.encode() + tokens.cpu().numpy().astype("<i8").tobytes()
+        return Seen(self.sequences + 1, self.tokens + len(tokens), hashlib.sha256(content).hexdigest())
+
+
+@dataclass
 class CalibrationState:
-    """Hold one shard of a calibration.
+    """Hold a calibration that can go on from a file.
 
     Attributes:
         calibrator: what was gathered.
         fingerprint, dtype: of the model.
         run: how the model was run, for the table's provenance.
-        provenance: what the sequences are.
-        whole: of all sequences, the other shards' too.
-        shard: which of the sequences belong to it.
-        seen: those that were observed, in order.
+        seen: the sequences that were observed.
 
     Example:
         >>> import tempfile
         >>> from pathlib import Path
-        >>> calibrator = Calibrator(1, 2, k=[8], longest=64, layer_k=[0])
-        >>> state = CalibrationState(
-        ...     calibrator=calibrator, fingerprint="demo", dtype="float32", run={}, provenance={},
-        ...     whole=WholeSet.of([]))
+        >>> from toptheta_npu.calibration import CalibrationSettings
+        >>> settings = CalibrationSettings(num_layers=1, num_heads=2, k=[8], longest=64, layer_k=[0])
+        >>> state = CalibrationState(Calibrator(settings), "demo", "float32", {})
         >>> state.save(Path(tempfile.mkdtemp()) / "state")
     """
 
@@ -64,104 +73,65 @@ class CalibrationState:
     fingerprint: str
     dtype: str
     run: Mapping[str, str]
-    provenance: Mapping[str, str]
-    whole: WholeSet
-    shard: Shard = field(default_factory=Shard)
-    seen: list[SeenSequence] = field(default_factory=list)
+    seen: Seen = field(default_factory=Seen)
 
-    @property
-    def finished(self) -> bool:
-        """Whether all sequences of the shard were observed."""
-        return len(self.seen) == len(self.shard.places(self.whole.total))
-
-    def table(self) -> ThresholdTable:
-        """Make the thresholds of what was seen.
+    def table(self, provenance: Mapping[str, str]) -> ThresholdTable:
+        """Make the thresholds of what was seen; ``provenance`` says what the sequences are.
 
         Raises:
             TopThetaValueError: a layer was never observed, or no row was longer than some k.
         """
-        sizes = {"sequences": str(len(self.seen)), "tokens": str(sum(each.tokens for each in self.seen))}
-        return self.calibrator.finish(fingerprint=self.fingerprint, provenance={**sizes, **self.run, **self.provenance})
+        sizes = {"sequences": str(self.seen.sequences), "tokens": str(self.seen.tokens)}
+        return self.calibrator.finish(fingerprint=self.fingerprint, provenance={**sizes, **self.run, **provenance})
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: Path) -> None:
         """Write the file, atomically.
 
         Raises:
-            TopThetaTypeError: ``path`` is not a path.
             TopThetaValueError: the file cannot be written; what was there is as it was.
         """
-        write_atomically(path, self.to_bytes())
+        header = {"calibration": self._described(), "fingerprint": self.fingerprint, **self.seen._asdict()}
+        tensors = {name: torch.from_numpy(array) for name, array in self.calibrator.arrays().items()}
+        write_atomically(path, seal(KIND, header, tensors))
 
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a file that :meth:`save` wrote.
+    def resume(self, path: Path, texts: Sequence[Tensor]) -> None:
+        """Go on from a file that :meth:`save` wrote of the same calibration of ``texts``.
 
         Raises:
-            TopThetaTypeError: ``path`` is not a path.
-            TopThetaValueError: the file is missing, unreadable, damaged, of another kind or schema.
+            TopThetaValueError: the file is unreadable, damaged, or of another kind, schema or calibration.
         """
-        return cls.from_bytes(path, read_bytes(path, KIND.name, MAX_STATE_BYTES))
-
-    def to_bytes(self) -> bytes:
-        """Make the content of the file."""
-        about, arrays = self.calibrator.state()
-        digests = np.frombuffer(b"".join(each.digest for each in self.seen), dtype=np.uint8)
-        arrays["seen.digests"] = digests.reshape(-1, _DIGEST_BYTES).copy()
-        arrays["seen.tokens"] = np.array([each.tokens for each in self.seen], dtype=np.int64)
-        header = {
-            **about,
-            "fingerprint": self.fingerprint,
-            "dtype": self.dtype,
-            "run": dict(self.run),
-            "provenance": dict(self.provenance),
-            "index": self.shard.index,
-            "count": self.shard.count,
-            "whole": self.whole.digest,
-            "total": self.whole.total,
-        }
-        return seal(KIND, header, {name: torch.from_numpy(array) for name, array in arrays.items()})
-
-    @classmethod
-    def from_bytes(cls, name: str | os.PathLike[str], content: bytes) -> Self:
-        """Read the state in ``content``; ``name`` is for the error messages."""
-        header, tensors = unseal(KIND, name, content)
+        header, tensors = unseal(KIND, path, read_bytes(path, KIND.name, MAX_STATE_BYTES))
+        _refuse(path, self._differences(header))
+        seen = Seen()
+        for tokens in texts[: header["sequences"]]:
+            seen = seen.then(tokens)
+        if seen != Seen(header["sequences"], header["tokens"], header["digest"]):
+            _refuse(path, [f"other texts, of {header['sequences']} sequences and {header['tokens']} tokens so far"])
         try:
-            arrays = {key: tensor.numpy() for key, tensor in tensors.items()}
-            for mapping in (header["run"], header["provenance"]):
-                check_texts("provenance", mapping)
-            lengths = take(arrays, "seen.tokens", like=np.zeros(len(tensors["seen.tokens"]), dtype=np.int64))
-            like = np.zeros((len(lengths), _DIGEST_BYTES), dtype=np.uint8)
-            digests = take(arrays, "seen.digests", like=like)
-            return cls(
-                calibrator=Calibrator.from_state(header, arrays),
-                fingerprint=header["fingerprint"],
-                dtype=header["dtype"],
-                run=header["run"],
-                provenance=header["provenance"],
-                shard=Shard(header["index"], header["count"]),
-                seen=[SeenSequence(*pair) for pair in zip(map(bytes, digests), lengths.tolist(), strict=True)],
-                whole=WholeSet(header["whole"], header["total"]),
-            )
-        # the checksum fits, but nothing says that this package wrote the file
-        except (TopThetaError, TypeError, ValueError, KeyError, OverflowError, MemoryError) as error:
-            raise file_error(name, KIND.name, f"other content ({shortened(str(error))})", KIND.again) from error
+            self.calibrator.fill({name: tensor.numpy() for name, tensor in tensors.items()})
+        except TopThetaValueError as error:
+            raise file_error(path, KIND.name, f"other content ({error})", KIND.again) from error
+        self.seen = seen
 
-    def differences(self, other: Self, mine_is: str = "here") -> list[str]:
-        """Name what keeps ``other`` from being of the same calibration, each as "name=its value (here mine)"."""
-        mine, theirs = self.described(), other.described()
+    def _described(self) -> dict[str, Any]:
+        """Say what must be the same to go on, but for the model and the sequences, as JSON has it."""
+        values = {**dataclasses.asdict(self.calibrator.settings), **self.run, "dtype": self.dtype}
+        described: dict[str, Any] = json.loads(json.dumps(values))
+        return described
+
+    def _differences(self, header: Mapping[str, Any]) -> list[str]:
+        mine, theirs = self._described(), header["calibration"]
         found = [
-            f"{name}={theirs.get(name)} ({mine_is} {mine.get(name)})"
-            for name in {**mine, **theirs}
-            if mine.get(name) != theirs.get(name)
+            f"{name}={shown(theirs.get(name))} (here {shown(value)})"
+            for name, value in mine.items()
+            if theirs.get(name) != value
         ]
-        parts = fingerprint.differences(self.fingerprint, other.fingerprint)
+        parts = fingerprint.differences(self.fingerprint, header["fingerprint"])
         return found + [f"another model (by its {' and '.join(parts)})"] * bool(parts)
 
-    def described(self) -> dict[str, str]:
-        """Say what all shards of a calibration share, but for the model and the sequences."""
-        values = {name: _shown(value) for name, value in dataclasses.asdict(self.calibrator.settings).items()}
-        return {**values, **self.run, "dtype": self.dtype}
 
-
-def _shown(value: object) -> str:
-    return shown(list(value)) if isinstance(value, Sequence) and not isinstance(value, str) else str(value)
+def _refuse(path: Path, differences: Sequence[str]) -> None:
+    if differences:
+        got = f"one with {', '.join(differences)}"
+        remedy = "pass the arguments that it was made with, or delete the file and start anew"
+        raise TopThetaValueError(str(path), OWN_STATE, got, remedy)

@@ -23,7 +23,6 @@ from .evaluate.command import command as evaluate
 from .evaluate.demo import command as demo
 from .evaluate.plot import plot
 from .thresholds.inspect import inspect
-from .thresholds.merge import merge
 from .verify import verify
 
 # rich's boxes cut the names of long options
@@ -31,7 +30,6 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 app.command()(demo)
 app.command()(doctor)
 app.command()(calibrate)
-app.command()(merge)
 app.command()(evaluate)
 app.command()(inspect)
 app.command()(convert)

@@ -12,13 +12,11 @@ try:
 except ImportError as missing:
     raise ImportError("toptheta_npu.models needs transformers 5: pip install 'toptheta_npu[hf]'") from missing
 
-from ..calibration.merging import merge_shards
 from .caches.growing import GrowingCache
 from .caches.int8 import Int8Cache
 from .calibration.cache_scales import calibrate_cache_scales
 from .calibration.calibrate import calibrate, calibrate_discarded_mass
 from .calibration.find_tau import find_tau
-from .calibration.shard import calibrate_shard
 from .fingerprint.model import folder_fingerprint, model_fingerprint
 from .gguf.convert import convert_gguf
 from .sparse.run import SparseRun
@@ -40,11 +38,9 @@ __all__ = [
     "calibrate",
     "calibrate_cache_scales",
     "calibrate_discarded_mass",
-    "calibrate_shard",
     "convert_gguf",
     "find_tau",
     "folder_fingerprint",
-    "merge_shards",
     "model_fingerprint",
     "sparsify",
 ]

@@ -18,15 +18,8 @@ from ..common.progress import Bars
 from ..common.shell import interruptible
 from ..common.table_file import check_output
 from . import options as asked
-from .report import intention, report, shard_conclusion, table_conclusion
-from .work import (
-    begin,
-    checked_shard,
-    own_windows,
-    resumable,
-    shard_file,
-    state_file,
-)
+from .report import intention, report, table_conclusion
+from .work import begin, check_outputs, resumable, state_file
 
 if TYPE_CHECKING:
     from .texts import Material
@@ -51,7 +44,7 @@ def calibrate(options: asked.Options) -> None:
     console = printing.console()
     check_choice("--dtype", options.dtype or "auto", DTYPES)
     device = choose_device(options.device)
-    shard = checked_shard(options.output, options.force, options.shards)
+    check_outputs(options.output, options.force)
     texts = calibration_texts.find_texts(options)
     candidate, plan = asked.prepared(options)
     with Bars() as bars:
@@ -61,30 +54,22 @@ def calibrate(options: asked.Options) -> None:
     console.print(escape(intention(options, candidate, plan, material, device)))
     for note in material.notes:
         console.print(f"note: {escape(note)}")
-    state = state_file(options.output) if shard is None else shard_file(options.output, shard)
+    state = state_file(options.output)
     arguments = _arguments(options, candidate, plan, material)
     with interruptible(console, state), held(state), resumable(state), Bars() as bars:
-        if shard is None:  # another process may have written it meanwhile
-            check_output(options.output, options.force)
+        check_output(options.output, options.force)  # another process may have written it meanwhile
         begin(options.restart, state, console)
         bars.add("loading the weights", None)
         network = load_weights(candidate, options.dtype or default_dtype(options.model), device)
-        arguments["progress"] = bars.count("calibrating", own_windows(len(material.calibration), shard), "windows")
-        if shard is not None:
-            models.calibrate_shard(network, index=shard.index, count=shard.count, path=state, **arguments)
-        else:
-            table = models.calibrate(network, checkpoint=state, **arguments)
-            if options.kv_cache == INT8:
-                progress = bars.count("finding scales for int8", len(material.calibration), "windows")
-                table = models.calibrate_cache_scales(network, table, arguments["sequences"], progress=progress)
-            table.save(options.output)
-            state.unlink(missing_ok=True)
-    if shard is not None:
-        lines = shard_conclusion(options, shard)
-    else:
-        report(console, options, network, table, material)
-        lines = table_conclusion(options.output, table, time.perf_counter() - started)
-    for line in lines:
+        arguments["progress"] = bars.count("calibrating", len(material.calibration), "windows")
+        table = models.calibrate(network, checkpoint=state, **arguments)
+        if options.kv_cache == INT8:
+            progress = bars.count("finding scales for int8", len(material.calibration), "windows")
+            table = models.calibrate_cache_scales(network, table, arguments["sequences"], progress=progress)
+        table.save(options.output)
+        state.unlink(missing_ok=True)
+    report(console, options, network, table, material)
+    for line in table_conclusion(options.output, table, time.perf_counter() - started):
         console.print(escape(line))
 
 

@@ -18,7 +18,7 @@ from ...errors import TopThetaCombinationError, TopThetaValueError, shown
 from ...thresholds.kinds import ESTIMATORS
 from ..common.layer_k import layer_k_of
 from ..common.model import Candidate, default_dtype, look_at
-from ..common.options import INT8, KV_CACHES, DeviceName, DtypeName, ModelName, TrustRemoteCode
+from ..common.options import KV_CACHES, DeviceName, DtypeName, ModelName, TrustRemoteCode
 
 if TYPE_CHECKING:
     from ...thresholds import Estimator, Placement
@@ -80,7 +80,6 @@ class Options:
     dtype: DtypeName = None
     device: DeviceName = None
     restart: Annotated[bool, typer.Option("--restart", help="Leave out what an interrupted run has done.")] = False
-    shards: Annotated[str | None, typer.Option(help="Run one shard only, such as 0/4; see toptheta merge.")] = None
     trust_remote_code: TrustRemoteCode = False
 
 
@@ -119,9 +118,6 @@ def make_plan(options: Options, candidate: Candidate, default_length: int, defau
 
     for name, choices in (("placement", PLACEMENTS), ("estimator", ESTIMATORS), ("kv_cache", KV_CACHES)):
         check_choice(f"--{name.replace('_', '-')}", getattr(options, name), choices)
-    if options.kv_cache == INT8 and options.shards is not None:
-        remedy = "leave one of them out, and add the scales in Python by calibrate_cache_scales when all is merged"
-        raise TopThetaCombinationError("--shards", "excludes", f"--kv-cache {INT8}", remedy)
     length = window_length(options.length, candidate.longest, default_length)
     k = sorted(options.k) or default_k(length)
     if k[-1] >= length:

@@ -20,12 +20,10 @@ from ..common.model import Candidate
 from ..common.progress import Bars
 from .options import Options, Plan
 from .texts import MAX_JUDGED, Material
-from .work import shard_file
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from ...calibration.shard import Shard
     from ...thresholds import ThresholdTable
 
 #: Off by more, k̃/k is worth a warning.
@@ -284,15 +282,6 @@ def _memory() -> str:
     if torch.cuda.is_available() and (most := torch.cuda.max_memory_allocated()):
         parts.append(f"{most / 2**30:.1f} GiB on the GPU")
     return f", with at most {' and '.join(parts)}"
-
-
-def shard_conclusion(options: Options, shard: Shard) -> list[str]:
-    """Tell what was made, and what makes a table of it."""
-    output = shlex.quote(str(options.output))
-    return [
-        f"{shard_file(options.output, shard)}: shard {shard.index} of {shard.count} is done.",
-        f"Next, when all {shard.count} are there: toptheta merge {output}.shard-*-of-{shard.count} -o {output}",
-    ]
 
 
 def _covered(ks: Sequence[int], least: int) -> dict[int, int]:

@@ -15,8 +15,7 @@ from ..fingerprint.model import check_table
 from ..hook.architecture import num_layers, sliding_layers
 from ..hook.attach import check_model
 from ..hook.attention import AttentionCall
-from .job import Progress, check_options
-from .observe import run_texts
+from .observe import Progress, check_options, run_texts
 from .texts import Sequences, checked_texts
 
 _LARGEST = 127
@@ -53,7 +52,7 @@ def calibrate_cache_scales(
     """
     check_model(model)
     check_table(model, table)
-    check_options(progress, None)
+    check_options(progress)
     if sliding := sliding_layers(model):
         raise TopThetaNotImplementedError(
             "model", "layers that attend to all tokens, for an int8 cache", f"a sliding window in layer {sliding[0]}",

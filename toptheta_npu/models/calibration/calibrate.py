@@ -8,20 +8,25 @@ from typing import Literal
 
 from transformers import PreTrainedModel
 
-from ..._checks import check_choice
+from ..._checks import check_choice, check_int, check_modes
+from ..._warnings import warn_of_sdc_without_vmc
+from ...calibration import Calibrator
 from ...calibration.discarded import DiscardedMass
-from ...calibration.settings import CalibrationSettings
-from ...calibration.shard import Shard
+from ...calibration.settings import CalibrationSettings, default_layer_k
+from ...calibration.state import CalibrationState
+from ...errors import Setting, TopThetaCombinationError, TopThetaTypeError, TopThetaValueError, shown
 from ...thresholds import DiscardedStatistic, Estimator, Placement, ThresholdTable
-from ...thresholds.kinds import DISCARDED_STATISTICS
-from ..fingerprint.model import check_table
-from ..hook.architecture import sliding_layers
+from ...thresholds.kinds import DISCARDED_STATISTICS, MAX_LENGTH
+from ...thresholds.summary import told_dense
+from ..fingerprint.model import check_table, model_fingerprint
+from ..hook.architecture import num_heads, num_layers, sliding_layers, window_in_words
 from ..hook.attach import check_model
 from ..hook.attention import AttentionCall
 from ..sparse.device_thresholds import DeviceThresholds
 from ..sparse.threshold_rule import ThresholdOptions, ThresholdRule
-from .job import CalibrationJob, CalibrationOptions, Progress, check_options
-from .observe import Attend, observe_model
+from .observe import Attend, Progress, check_options, observe_model
+from .sequence_rows import TopK
+from .state_file import StateFile
 from .texts import Sequences, checked_texts
 
 
@@ -93,13 +98,56 @@ def calibrate(
         >>> models.calibrate(model, torch.randint(50, (4, 40)), k=8, layer_k=[0, 16])
         ThresholdTable(post_softmax, algorithm1, k=[8], 2 layers x 2 heads, lengths 9 to 40 (32 knots))
     """
-    options = CalibrationOptions(
-        k=k, placement=placement, estimator=estimator, alpha=alpha, layer_k=layer_k,
-        row_fraction=row_fraction, top_k_at_calibration=top_k_at_calibration, sdc=sdc,
-        vmc=vmc, seed=seed, progress=progress, provenance=provenance,
+    check_model(model)
+    targets = _checked_k(k, top_k_at_calibration)
+    check_choice("sdc", sdc, ("none", "exact"))
+    check_options(progress, provenance, top_k_at_calibration=top_k_at_calibration, vmc=vmc)
+    check_modes(placement, sdc, 0.0, None, "vmc" if vmc else None)
+    if top_k_at_calibration:
+        warn_of_sdc_without_vmc(sdc, vmc, stacklevel=2)
+    texts = checked_texts(model, sequences, min(targets))
+    settings = CalibrationSettings(
+        num_layers=num_layers(model), num_heads=num_heads(model), k=targets, longest=max(map(len, texts)),
+        layer_k=default_layer_k(num_layers(model)) if layer_k is None else layer_k, placement=placement,
+        estimator=estimator, alpha=alpha, row_fraction=row_fraction, seed=seed, dense_layers=sliding_layers(model),
     )  # fmt: skip
-    job = CalibrationJob(model, sequences, options, shard=Shard(), checkpoint=checkpoint, every=checkpoint_every)
-    return job.run().table()
+    settings.check_rows(map(len, texts))
+    run = {"top_k_at_calibration": str(top_k_at_calibration), "sdc": sdc, "vmc": str(vmc)}
+    dtype = str(model.dtype).removeprefix("torch.")
+    state = CalibrationState(Calibrator(settings), model_fingerprint(model), dtype, run)
+    file = StateFile(state, checkpoint, checkpoint_every)
+    file.resume(texts)
+    start = state.seen.sequences
+
+    def attend_of(layer: int) -> Attend | TopK:
+        return TopK(settings.targets(layer)[0], sdc, vmc) if top_k_at_calibration else AttentionCall.dense
+
+    def done(count: int) -> None:
+        file.add(texts[start + count - 1])
+        if progress is not None:
+            progress(start + count)
+
+    observe_model(
+        model, texts[start:], lambda rows, index: settings.rows(rows, start + index), state.calibrator, attend_of, done
+    )
+    file.keep()
+    return state.table({**told_dense(sliding_layers(model), window_in_words(model)), **(provenance or {})})
+
+
+def _checked_k(k: int | Sequence[int], top_k_at_calibration: bool) -> list[int]:
+    if type(k) is not int and not isinstance(k, (list, tuple)):
+        raise TopThetaTypeError("k", "an int, or a list or tuple of them", shown(k))
+    targets = [k] if isinstance(k, int) else list(k)
+    for each in targets:
+        check_int("k", each, 1, MAX_LENGTH)
+    if not targets:
+        raise TopThetaValueError("k", "one or more ints", "none")
+    if top_k_at_calibration and len(targets) > 1:
+        raise TopThetaCombinationError(
+            "top_k_at_calibration", "needs", "one k, which decides what later layers see",
+            ("calibrate each k by itself, or pass ", Setting("top_k_at_calibration", False)),
+        )  # fmt: skip
+    return targets
 
 
 def calibrate_discarded_mass(
@@ -141,7 +189,7 @@ def calibrate_discarded_mass(
     check_model(model)
     check_table(model, table)
     check_choice("statistic", statistic, DISCARDED_STATISTICS)
-    check_options(progress, None, vmc=vmc)
+    check_options(progress, vmc=vmc)
     ks: list[int] = table.k.tolist()
     second_pass, texts = DiscardedMass(table), checked_texts(model, sequences, min(ks))
     settings = CalibrationSettings(

@@ -20,8 +20,7 @@ from ..fingerprint.model import check_table
 from ..hook.architecture import num_key_value_heads
 from ..hook.attach import check_model
 from ..hook.attention import AttentionCall
-from .job import Progress
-from .observe import observe_model
+from .observe import Progress, observe_model
 from .texts import Sequences, checked_texts
 
 

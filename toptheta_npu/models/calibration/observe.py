@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -13,13 +13,26 @@ from transformers import PreTrainedModel
 
 from ...calibration.on_device import ScoreBlocks
 from ...calibration.row_statistics import take_rows
-from ...errors import TopThetaValueError
-from ..hook.attach import attached
+from ...errors import TopThetaTypeError, TopThetaValueError, shown
+from ..hook.attach import attached, check_switches
 from ..hook.attention import AttentionCall, Rule
 from .sequence_rows import BlockThreads, RowsOnDevice, SequenceRows, TopK, keep_largest
 
 #: What a layer passes on: [B, Hq, Q, D].
 Attend = Callable[[AttentionCall], Tensor]
+#: Called with the number of sequences done.
+Progress = Callable[[int], None]
+
+
+def check_options(progress: object, provenance: object = None, **switches: object) -> None:
+    """Raise TopThetaTypeError for an option of the wrong type."""
+    check_switches(**switches)
+    if progress is not None and not callable(progress):
+        raise TopThetaTypeError("progress", "a function of the sequences done", shown(progress))
+    if provenance is not None and not (
+        isinstance(provenance, Mapping) and all(isinstance(text, str) for pair in provenance.items() for text in pair)
+    ):
+        raise TopThetaTypeError("provenance", "a mapping of str to str", shown(provenance))
 
 
 class Watch(Protocol):
@@ -51,7 +64,7 @@ def observe_model(
     rows_of_sequence: Callable[[int, int], Tensor],
     watch: Watch,
     attend_of: Callable[[int], Attend | TopK],
-    progress: Callable[[int], None] | None,
+    progress: Progress | None,
 ) -> None:
     """Run every text through the model and show ``watch`` the scores of its chosen rows, layer by layer.
 
@@ -72,7 +85,7 @@ def run_texts(
     texts: Sequence[Tensor],
     rows_of_sequence: Callable[[int, int], Tensor],
     rule_of: Callable[[int, ChosenRows, BlockThreads], Rule],
-    progress: Callable[[int], None] | None,
+    progress: Progress | None,
 ) -> None:
     """Run every text through the model, whose layers follow rules that know which of its rows were chosen.
 
