@@ -22,6 +22,26 @@ from .sampled import compared_lse, sampled_lse
 _SCORES_PER_CHUNK = 1 << 20  # bounds the memory, however long the prompt is
 
 
+class Prompt(NamedTuple):
+    """Rows of a prompt and what they attend to.
+
+    Attributes:
+        query: [B, Hq, Q, D].
+        key, value: [B, Hkv, S, D]; the last Q keys are the query's own tokens.
+        actual_seq_lengths, key_start: int [B], valid keys and the first of them; None: there is no padding.
+        scale_value: factor of q·k; None is 1 / sqrt(D).
+        learnable_sink: [Hq], one more logit in every denominator.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    actual_seq_lengths: Tensor | None = None
+    key_start: Tensor | None = None
+    scale_value: float | None = None
+    learnable_sink: Tensor | None = None
+
+
 class RowChunk(NamedTuple):
     """Consecutive query rows with everything a selection rule may look at."""
 
@@ -81,48 +101,44 @@ def prefill_attention_with_stats(
     threshold_per_row: Tensor,
     *,
     placement: str = "pre_softmax",
+    actual_seq_lengths: Tensor | None = None,
+    key_start: Tensor | None = None,
+    scale_value: float | None = None,
+    learnable_sink: Tensor | None = None,
     **options: Any,
 ) -> tuple[Tensor, PrefillStats]:
     """Run `prefill_attention` and return also what every row kept; other options are those of `select_and_attend`."""
+    prompt = Prompt(query, key, value, actual_seq_lengths, key_start, scale_value, learnable_sink)
     threshold = threshold_per_row.expand(query.shape[:3])
 
     def above_threshold(chunk: RowChunk) -> Tensor:
         return chunk.above(threshold[:, :, chunk.rows], placement)
 
-    return select_and_attend(query, key, value, above_threshold, threshold=threshold, **options)
+    return select_and_attend(prompt, above_threshold, threshold=threshold, **options)
 
 
 def select_and_attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
+    prompt: Prompt,
     select: Selector,
     *,
-    actual_seq_lengths: Tensor | None = None,
-    key_start: Tensor | None = None,
-    scale_value: float | None = None,
     sdc: str = "exact",
     sdc_gamma: float = 0.05,
     threshold: Tensor | None = None,
     discarded_mass: Tensor | None = None,
-    learnable_sink: Tensor | None = None,
     vmc: bool = False,
 ) -> tuple[Tensor, PrefillStats]:
     """Attend to the elements that any rule ``select`` keeps, with the same compensations and counts.
 
     A row for which the rule keeps nothing keeps its largest element. ``threshold`` and ``discarded_mass``
-    [B, Hq, Q] serve sdc="exp_threshold" and sdc="offline", ``learnable_sink`` [Hq] is one more logit in every
-    denominator.
+    [B, Hq, Q] serve sdc="exp_threshold" and sdc="offline".
     """
-    kv_heads, head_dim = key.shape[1], key.shape[3]
-    values = value.float()
-    means = _running_mean(values, query.shape[2], actual_seq_lengths, key_start) if vmc else None
-    # a product with a weight of 0 must not see what a row holds that is not kept: padding, or the future
-    broken = _broken_rows(values)
-    finite = values if broken is None else values.masked_fill(broken, 0.0)
+    query, kv_heads, head_dim = prompt.query, prompt.key.shape[1], prompt.key.shape[3]
+    values = prompt.value.float()
+    means = _running_mean(prompt, values) if vmc else None
+    rows = _ValueRows.of(values)
     outs: list[Tensor] = []
     stats: list[PrefillStats] = []
-    for chunk in row_chunks(query, key, actual_seq_lengths, key_start, scale_value, learnable_sink=learnable_sink):
+    for chunk in row_chunks(prompt):
         here = (slice(None), slice(None), chunk.rows)
         selected = select(chunk) & chunk.visible
         empty = ~any_true(selected, -1) & (chunk.n > 0)
@@ -133,16 +149,10 @@ def select_and_attend(
         # E counts every other element; without it, a rule may drop the largest ones however far they lie above the rest
         largest = None if sdc != "none" else chunk.scores.masked_fill(~keep, -torch.inf).amax(-1)
         maximum, weights, kept_mass, exact = masses(chunk.scores, keep, largest)
-        span = chunk.scores.shape[-1]
-        with torch.autocast(query.device.type, enabled=False):
-            numerator = weighted_values(weights, finite[:, :, :span])
-            if broken is not None:
-                spoilt = weighted_values(weights, broken[:, :, :span].float()) > 0
-                numerator.masked_fill_(spoilt, torch.nan)
         mass, mean = (tensor if tensor is None else tensor[here] for tensor in (discarded_mass, means))
         theta = maximum if threshold is None else threshold[here]
-        compensation = Compensation(sdc, sdc_gamma, mass, mean, learnable_sink)
-        out = compensation.apply(numerator, kept_mass, exact, chunk.n, kept, maximum, theta)
+        compensation = Compensation(sdc, sdc_gamma, mass, mean, prompt.learnable_sink)
+        out = compensation.apply(rows.weighted(weights), kept_mass, exact, chunk.n, kept, maximum, theta)
         outs.append(out.to(query.dtype))
         group_rows = count_group_rows(keep, kv_heads)
         value_rows = count_value_rows(keep, kv_heads, head_dim)
@@ -150,20 +160,13 @@ def select_and_attend(
     return torch.cat(outs, 2), PrefillStats(*(torch.cat(parts, 2) for parts in zip(*stats, strict=True)))
 
 
-def row_chunks(
-    query: Tensor,
-    key: Tensor,
-    actual_seq_lengths: Tensor | None = None,
-    key_start: Tensor | None = None,
-    scale_value: float | None = None,
-    rows_wanted: Tensor | None = None,
-    learnable_sink: Tensor | None = None,
-) -> Iterator[RowChunk]:
+def row_chunks(prompt: Prompt, rows_wanted: Tensor | None = None) -> Iterator[RowChunk]:
     """Yield the scores of consecutive rows, causal and padded; the keys end with the query's own rows.
 
     Row i of Q rows sits at key position S - Q + i. ``rows_wanted`` (ascending, on the CPU) restricts to some
     rows; a chunk's ``rows`` then counts within them.
     """
+    query, key, learnable_sink = prompt.query, prompt.key, prompt.learnable_sink
     batch, heads, count, head_dim = query.shape
     capacity = key.shape[2]
     position = torch.arange(capacity, device=query.device)
@@ -173,10 +176,10 @@ def row_chunks(
     if rows_wanted is not None:
         here = rows_wanted.to(query.device)
         query, row_position, known = query[:, :, here], row_position[here], known[rows_wanted]
-    starts, lengths = valid_range(query, capacity, key_start, actual_seq_lengths)
+    starts, lengths = valid_range(query, capacity, prompt.key_start, prompt.actual_seq_lengths)
     valid = valid_keys(capacity, lengths, starts)[:, 0]  # [B, S]
-    padded = key_start is not None or actual_seq_lengths is not None
-    scale = 1 / math.sqrt(head_dim) if scale_value is None else scale_value
+    padded = prompt.key_start is not None or prompt.actual_seq_lengths is not None
+    scale = 1 / math.sqrt(head_dim) if prompt.scale_value is None else prompt.scale_value
     queries, keys = query.float(), key.float()
     size = max(1, _SCORES_PER_CHUNK // (batch * heads * capacity))
     for begin in range(0, len(row_position), size):
@@ -194,17 +197,38 @@ def row_chunks(
         yield RowChunk(rows, query_rows, visible_keys, scores, visible, first, counts, learnable_sink)
 
 
-def _broken_rows(value: Tensor) -> Tensor | None:
-    """Find the V rows [B, Hkv, S, 1] that hold an infinity or NaN; None where there is none."""
-    if value.sum().isfinite():  # one look at all of them
-        return None
-    return ~value.isfinite().all(-1, keepdim=True)
+class _ValueRows(NamedTuple):
+    """V rows, of which a product with a weight of 0 must not see what they hold: padding, or the future.
+
+    Attributes:
+        finite: [B, Hkv, S, D], 0 in rows that hold an infinity or NaN.
+        broken: bool [B, Hkv, S, 1], these rows; None where there is none.
+    """
+
+    finite: Tensor
+    broken: Tensor | None
+
+    @classmethod
+    def of(cls, values: Tensor) -> _ValueRows:
+        if values.sum().isfinite():  # one look at all of them
+            return cls(values, None)
+        broken = ~values.isfinite().all(-1, keepdim=True)
+        return cls(values.masked_fill(broken, 0.0), broken)
+
+    def weighted(self, weights: Tensor) -> Tensor:
+        """Compute the sums [B, Hq, rows, D] of the first rows times weights [B, Hq, rows, span]."""
+        span = weights.shape[-1]
+        with torch.autocast(weights.device.type, enabled=False):
+            sums = weighted_values(weights, self.finite[:, :, :span])
+            if self.broken is not None:
+                sums.masked_fill_(weighted_values(weights, self.broken[:, :, :span].float()) > 0, torch.nan)
+        return sums
 
 
-def _running_mean(value: Tensor, rows: int, lengths: Tensor | None, starts: Tensor | None) -> Tensor:
+def _running_mean(prompt: Prompt, value: Tensor) -> Tensor:
     """Compute the mean [B, Hkv, Q, D] of the V rows visible to each query row, its own included; 0 for padding rows."""
-    capacity = value.shape[2]
-    starts, lengths = valid_range(value, capacity, starts, lengths)
+    capacity, rows = value.shape[2], prompt.query.shape[2]
+    starts, lengths = valid_range(value, capacity, prompt.key_start, prompt.actual_seq_lengths)
     valid = valid_keys(capacity, lengths, starts).unsqueeze(-1)  # [B, 1, S, 1]
     values, before = torch.where(valid, value, 0.0), capacity - rows
     sums, counts = (

@@ -6,22 +6,44 @@ several of them; `incremental_attention` knows one token, and `several_tokens` i
 Symbols: a = scores, n = valid keys, k~ = kept elements, m = max a, R and E = sums of exp(a - m) over the
 kept and the discarded elements, mu = mean V row.
 
-Shapes: query [B, Hq, D]; key, value [B, Hkv, S, D]; threshold [B, Hq]; lengths, starts [B].
+Shapes are those of `Rows`.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from .compensation import add_sink, compensate, estimate_discarded_mass, score_threshold, sink_mass
+from .compensation import Compensation, add_sink, compensate, estimate_discarded_mass, score_threshold, sink_mass
 from .layout import any_true, count_true, count_value_rows, row_lengths, valid_range
 from .sampled import sampled_lse
 
 NEG_INF = float("-inf")
+#: With the exact discarded mass, and nothing else.
+EXACT = Compensation()
+
+
+class Rows(NamedTuple):
+    """The rows of a decode step, without layouts and pages.
+
+    Attributes:
+        query: [B, Hq, D], or [B, Hq, Sq, D] of several tokens.
+        key, value: [B, Hkv, S, D].
+        threshold: [B, Hq], or [B, Hq, Sq].
+        lengths, starts: [B], valid keys and the first of them; None: all.
+        scale_value: factor of q·k; None is 1 / sqrt(D).
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    threshold: Tensor
+    lengths: Tensor | None = None
+    starts: Tensor | None = None
+    scale_value: float | None = None
 
 
 class ReferenceResult(NamedTuple):
@@ -35,10 +57,6 @@ class ReferenceResult(NamedTuple):
     maximum: Tensor
     kept_mass: Tensor
     discarded_mass: Tensor
-
-
-def _scaled(rows: Tensor, scale: Tensor | None, like: Tensor) -> Tensor:
-    return rows if scale is None else rows.to(like) * scale.to(like)
 
 
 def valid_keys(capacity: int, lengths: Tensor, starts: Tensor) -> Tensor:
@@ -94,52 +112,38 @@ def weighted_values(weights: Tensor, value: Tensor) -> Tensor:
 
 
 def incremental_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    threshold: Tensor,
+    rows: Rows,
+    compensation: Compensation = EXACT,
     *,
-    lengths: Tensor | None = None,
-    starts: Tensor | None = None,
-    scale_value: float | None = None,
     placement: str = "pre_softmax",
-    sdc: str = "exact",
-    sdc_gamma: float = 0.05,
-    discarded_mass: Tensor | None = None,
-    value_mean: Tensor | None = None,
-    learnable_sink: Tensor | None = None,
     row_lse: Tensor | None = None,
-    key_scale: Tensor | None = None,
-    value_scale: Tensor | None = None,
 ) -> ReferenceResult:
     """Run one decode step of Top-Theta attention (paper section Top-Theta Attention Inference).
 
-    ``key_scale`` and ``value_scale`` are those of int8 caches, broadcast to K and V: a row is its numbers times them.
-    ``learnable_sink`` [Hq] is one more logit of every row, without a V row.
     ``row_lse`` [B, Hq] replaces the LSE in the post-softmax test where the keys are a part of a longer row.
     """
+    query, key, value = rows[:3]
     heads, head_dim = query.shape[1:]
     capacity, kv_heads = key.shape[2], key.shape[1]
-    starts, lengths = valid_range(query, capacity, starts, lengths)
-    scale = 1 / math.sqrt(head_dim) if scale_value is None else scale_value
+    starts, lengths = valid_range(query, capacity, rows.starts, rows.lengths)
+    scale = 1 / math.sqrt(head_dim) if rows.scale_value is None else rows.scale_value
     valid = valid_keys(capacity, lengths, starts)
 
-    key, value = _scaled(key, key_scale, query), _scaled(value, value_scale, query)
     # rows outside the valid range may hold anything, NaN too
     outside = ~valid[..., None]
     scores = attention_scores(query, key.masked_fill(outside, 0), scale).masked_fill(~valid, NEG_INF)
+    sdc, gamma, offline, value_mean, learnable_sink = compensation
     lse = log_sum_exp(scores, learnable_sink)
     if placement == "sampled_softmax":
         row_lse = sampled_lse(scores, lengths, starts, learnable_sink)
-    theta = score_threshold(threshold.to(scores), lse if row_lse is None else row_lse, placement)
+    theta = score_threshold(rows.threshold.to(scores), lse if row_lse is None else row_lse, placement)
     keep = select(scores, theta)
     kept = count_true(keep)
 
     maximum, weights, kept_mass, exact = masses(scores, keep)
     estimate = estimate_discarded_mass(
-        sdc, exact, lengths[:, None], kept, maximum, theta, sdc_gamma,
-        None if discarded_mass is None else discarded_mass.to(scores),
-    )  # fmt: skip
+        sdc, exact, lengths[:, None], kept, maximum, theta, gamma, None if offline is None else offline.to(scores)
+    )
     # a head never sees the V rows that it does not keep
     group_value = torch.where(keep[..., None], value.repeat_interleave(heads // kv_heads, dim=1), 0.0)
     out = compensate(
@@ -149,43 +153,41 @@ def incremental_attention(
         None if value_mean is None else value_mean.to(scores),
         sink_mass(learnable_sink, maximum),
     )
-    rows = count_value_rows(keep, kv_heads, head_dim)
-    return ReferenceResult(out, keep, lse, kept, rows, maximum, kept_mass, exact)
+    value_rows = count_value_rows(keep, kv_heads, head_dim)
+    return ReferenceResult(out, keep, lse, kept, value_rows, maximum, kept_mass, exact)
 
 
 def several_tokens(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    threshold: Tensor,
+    rows: Rows,
+    compensation: Compensation = EXACT,
     *,
-    lengths: Tensor | None = None,
-    starts: Tensor | None = None,
+    placement: str = "pre_softmax",
     query_lengths: Tensor | None = None,
-    discarded_mass: Tensor | None = None,
-    value_mean: Tensor | None = None,
-    **options: Any,
 ) -> ReferenceResult:
     """Run a decode step of several tokens: each is the step of one token that sees the keys up to its own.
 
     Args:
-        query: [B, Hq, Sq, D]; threshold, discarded_mass: [B, Hq, Sq]; value_mean: [B, Hkv, Sq, D].
-        lengths: n [B], with the keys of the real tokens; query_lengths: real tokens [B], None is all Sq.
-        key, value, starts, options: as `incremental_attention`.
+        rows: with n [B], the keys of the real tokens among them, as lengths.
+        compensation: discarded_mass [B, Hq, Sq]; value_mean [B, Hkv, Sq, D].
+        placement: as `incremental_attention`.
+        query_lengths: real tokens [B], None is all Sq.
 
     Returns:
         out [B, Hq, Sq, D]; keep [B, Hq, Sq, S]; the rest [B, Hq, Sq]; value_rows [B, Hkv], the union over all tokens.
     """
-    starts, lengths = valid_range(query, key.shape[2], starts, lengths)
-    n = row_lengths(lengths, query_lengths, query.shape[2])
-    steps = [
-        incremental_attention(
-            query[:, :, token], key, value, threshold[:, :, token], lengths=n[:, token], starts=starts,
-            discarded_mass=None if discarded_mass is None else discarded_mass[:, :, token],
-            value_mean=None if value_mean is None else value_mean[:, :, token], **options,
+    starts, lengths = valid_range(rows.query, rows.key.shape[2], rows.starts, rows.lengths)
+    n = row_lengths(lengths, query_lengths, rows.query.shape[2])
+    mass, mean = compensation.discarded_mass, compensation.value_mean
+    steps = []
+    for token in range(rows.query.shape[2]):
+        of_token = rows._replace(
+            query=rows.query[:, :, token], threshold=rows.threshold[:, :, token], lengths=n[:, token], starts=starts
         )
-        for token in range(query.shape[2])
-    ]  # fmt: skip
+        compensation = compensation._replace(
+            discarded_mass=None if mass is None else mass[:, :, token],
+            value_mean=None if mean is None else mean[:, :, token],
+        )
+        steps.append(incremental_attention(of_token, compensation, placement=placement))
     result = ReferenceResult(*(torch.stack(of_tokens, 2) for of_tokens in zip(*steps, strict=True)))
-    value_rows = count_value_rows(any_true(result.keep, 2), key.shape[1], query.shape[3])
+    value_rows = count_value_rows(any_true(result.keep, 2), rows.key.shape[1], rows.query.shape[3])
     return result._replace(value_rows=value_rows)

@@ -322,11 +322,12 @@ def _distances(case: Case, rows: Rows, query: Tensor) -> dict[tuple[int, int], t
 
 def oracle(case: Case, rows: Rows) -> reference.ReferenceResult:
     """The float64 oracle on the rows of a case."""
+    doubles = (each.double() for each in (rows.query, rows.key, rows.value, rows.threshold))
     return reference.incremental_attention(
-        rows.query.double(), rows.key.double(), rows.value.double(), rows.threshold.double(),
-        lengths=rows.lengths, starts=rows.starts, scale_value=case.scale, placement=case.placement, sdc=case.sdc,
-        discarded_mass=rows.discarded_mass, value_mean=rows.value_mean, learnable_sink=rows.learnable_sink,
-    )  # fmt: skip
+        reference.Rows(*doubles, rows.lengths, rows.starts, case.scale),
+        Compensation(case.sdc, 0.05, rows.discarded_mass, rows.value_mean, rows.learnable_sink),
+        placement=case.placement,
+    )
 
 
 def in_layout(rows: Tensor, layout: str) -> Tensor:

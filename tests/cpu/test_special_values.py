@@ -21,6 +21,7 @@ from tests.tiers import only, product
 from toptheta_npu import fallback
 from toptheta_npu.fallback import reference
 from toptheta_npu.fallback.arguments import TABLE
+from toptheta_npu.fallback.compensation import Compensation
 
 INF, NAN = math.inf, math.nan
 _COUNT = 150
@@ -95,11 +96,13 @@ class Drawn:
 
     def judge(self, results: list[Result]) -> None:
         given = {name: v.double() if isinstance(v, Tensor) else v for name, v in self.arguments.items()}
-        rows = (given["query"][:, :, 0], given["key"], given["value"], given["threshold"])
-        where = {"lengths": given["actual_seq_lengths"], "starts": given["key_start"], "scale_value": 1.0}
+        rows = reference.Rows(
+            given["query"][:, :, 0], given["key"], given["value"], given["threshold"], given["actual_seq_lengths"],
+            given["key_start"], scale_value=1.0,
+        )  # fmt: skip
         modes = {name: given[name] for name in _OF_WHOLE_ROWS if name in given}
-        whole = reference.incremental_attention(*rows, **where, **modes)
-        plain = reference.incremental_attention(*rows, **where, sdc="none")
+        whole = reference.incremental_attention(rows, Compensation(**modes))
+        plain = reference.incremental_attention(rows, Compensation("none"))
         # of the other rows only the output is defined: it is NaN
         defined = whole.maximum.isfinite()
         rounded = tolerance(self.arguments["query"].dtype)

@@ -12,7 +12,7 @@ from torch import Tensor
 from toptheta_npu.evaluation.methods.quest import page_rank, select_pages
 from toptheta_npu.evaluation.methods.selecting import group_union
 from toptheta_npu.evaluation.methods.top_k import select_top_k
-from toptheta_npu.fallback.prefill import RowChunk, Selector, row_chunks, select_and_attend
+from toptheta_npu.fallback.prefill import Prompt, RowChunk, Selector, row_chunks, select_and_attend
 
 HEADS, KV_HEADS, HEAD_DIM = 4, 2, 8
 
@@ -59,20 +59,20 @@ def test_pages_are_those_of_plain_loops(count: int, page: int, padded: bool) -> 
         key, value = key.clone(), value.clone()
         for garbage in (key, value):
             garbage[0, :, :3], garbage[1, :, :6], garbage[1, :, 23:] = math.nan, math.inf, math.nan
-    (chunk,) = row_chunks(query, key, **options)
+    (chunk,) = row_chunks(Prompt(query, key, value, **options))
     kept = select_pages(count, page)(chunk)
     for b, h, r, first, n in visible_rows(chunk):
         keys = key[b, h * KV_HEADS // HEADS, first : first + n]
         expected = pages_of_row(query[b, h, r], keys, count, page)
         assert kept[b, h, r, first : first + n].nonzero().flatten().tolist() == expected
-    assert select_and_attend(query, key, value, select_pages(count, page), **options)[0].isfinite().all()
+    assert select_and_attend(Prompt(query, key, value, **options), select_pages(count, page))[0].isfinite().all()
 
 
 def test_pages_by_hand() -> None:
     """Two dimensions: the bound takes the largest of the first and, for a negative query, the least of the second."""
     key = torch.tensor([[1.0, 0.0], [0.0, -1.0], [1.5, 1.0], [1.5, 1.0], [0.0, 0.0]]).view(1, 1, 5, 2)
     query = torch.tensor([1.0, -1.0]).view(1, 1, 1, 2)
-    (chunk,) = row_chunks(query, key, scale_value=1.0)
+    (chunk,) = row_chunks(Prompt(query, key, key, scale_value=1.0))
     # scores 1 1 | .5 .5 | 0; bounds 1 + 1 and 1.5 - 1
     assert page_rank(chunk, 2)[0, 0, 0].tolist() == [1, 2, 0]
     assert kept_by(select_pages(1, page=2), chunk) == [4]
@@ -85,11 +85,10 @@ def test_a_row_sees_neither_the_future_nor_padding() -> None:
     length, start, rule = 21, 5, select_pages(2, page=4)
     query, key, value = inputs(length)
     starts = torch.full((2,), start)
-    out, stats = select_and_attend(3 * query, key, value, rule, key_start=starts, sdc="none")
+    out, stats = select_and_attend(Prompt(3 * query, key, value, key_start=starts), rule, sdc="none")
     for row in range(start, length):
-        alone, kept = select_and_attend(
-            3 * query[:, :, row : row + 1], key[:, :, start : row + 1], value[:, :, start : row + 1], rule, sdc="none"
-        )
+        seen = (rows[:, :, start : row + 1] for rows in (key, value))
+        alone, kept = select_and_attend(Prompt(3 * query[:, :, row : row + 1], *seen), rule, sdc="none")
         assert torch.equal(kept.kept[:, :, 0], stats.kept[:, :, row])
         torch.testing.assert_close(alone[:, :, 0], out[:, :, row])
 
@@ -97,7 +96,7 @@ def test_a_row_sees_neither_the_future_nor_padding() -> None:
 def test_a_group_uses_every_key_that_one_of_its_heads_keeps() -> None:
     query, key, value = inputs(24)
     options: dict[str, Any] = {"key_start": torch.tensor([0, 5])}
-    (chunk,) = row_chunks(query, key, **options)
+    (chunk,) = row_chunks(Prompt(query, key, value, **options))
     rule = select_top_k(3)
     own = rule(chunk) & (chunk.scores > -math.inf)
     union = group_union(rule)(chunk)
@@ -105,8 +104,8 @@ def test_a_group_uses_every_key_that_one_of_its_heads_keeps() -> None:
         pair = head // 2 * 2
         assert torch.equal(union[:, head], own[:, pair] | own[:, pair + 1])
     assert not torch.equal(union, own)
-    _, before = select_and_attend(query, key, value, rule, **options)
-    _, after = select_and_attend(query, key, value, group_union(rule), **options)
+    _, before = select_and_attend(Prompt(query, key, value, **options), rule)
+    _, after = select_and_attend(Prompt(query, key, value, **options), group_union(rule))
     assert torch.equal(after.group_rows, before.group_rows)
     assert torch.equal(after.kept, before.group_rows.repeat_interleave(2, dim=1))
 
@@ -119,8 +118,8 @@ def test_a_head_that_keeps_nothing_uses_the_keys_of_its_group() -> None:
         kept[:, 1::2] = False
         return kept
 
-    (chunk,) = row_chunks(query, key)
-    _, stats = select_and_attend(query, key, value, group_union(first_heads))
+    (chunk,) = row_chunks(Prompt(query, key, value))
+    _, stats = select_and_attend(Prompt(query, key, value), group_union(first_heads))
     expected = ~first_heads(chunk)[:, ::2].any(-1)
     assert torch.equal(stats.empty, expected.repeat_interleave(2, dim=1))
     assert torch.equal(stats.kept[:, ::2][~expected], stats.kept[:, 1::2][~expected])

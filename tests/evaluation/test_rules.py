@@ -15,6 +15,7 @@ from toptheta_npu.evaluation.methods.last_k import select_last_k
 from toptheta_npu.evaluation.methods.top_k import select_top_k
 from toptheta_npu.evaluation.methods.top_theta import Keep, capped, select_above
 from toptheta_npu.fallback.prefill import (
+    Prompt,
     RowChunk,
     Selector,
     prefill_attention_with_stats,
@@ -31,7 +32,7 @@ def inputs(seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def chunk_of(query: Tensor, key: Tensor) -> RowChunk:
-    (chunk,) = row_chunks(query, key, **_PADDING)
+    (chunk,) = row_chunks(Prompt(query, key, key, **_PADDING))
     return chunk
 
 
@@ -95,7 +96,7 @@ def test_thresholds_as_a_rule_are_those_of_a_prefill(placement: str, options: di
     n = (torch.arange(1, 25) - starts[:, None]).clamp_min(0)
     theta = table[n].transpose(1, 2)
     expected, stats = prefill_attention_with_stats(query, key, value, theta, placement=placement, vmc=True, **options)
-    out, found = select_and_attend(query, key, value, rule, vmc=True, **options)
+    out, found = select_and_attend(Prompt(query, key, value, **options), rule, vmc=True)
     assert torch.equal(out, expected)
     assert torch.equal(found.kept, stats.kept)
     assert (stats.kept[0, :, 20] < 21).all()
@@ -108,7 +109,7 @@ def test_a_row_may_lose_its_largest_element(sdc: str, vmc: bool, gap: float) -> 
     key = torch.tensor([gap, 0.0, 1.0, 2.0]).view(1, 1, 4, 1)
     value, query = torch.tensor([5.0, 7.0, 1.0, 3.0]).view(1, 1, 4, 1), torch.ones(1, 1, 1, 1)
     rule = capped(select_all(), 2, "recent")
-    out, stats = select_and_attend(query, key, value, rule, scale_value=1.0, sdc=sdc, vmc=vmc)
+    out, stats = select_and_attend(Prompt(query, key, value, scale_value=1.0), rule, sdc=sdc, vmc=vmc)
     weights = key.flatten().double().exp()
     kept = weights[2:].sum()
     total = weights.sum() if sdc == "exact" else kept
@@ -119,8 +120,8 @@ def test_a_row_may_lose_its_largest_element(sdc: str, vmc: bool, gap: float) -> 
 
 def test_rows_in_which_nothing_passes_are_marked() -> None:
     query, key, value = inputs()
-    (chunk,) = row_chunks(query, key, **_PADDING)
-    _, stats = select_and_attend(query, key, value, lambda chunk: chunk.scores > 1.0, **_PADDING)
+    (chunk,) = row_chunks(Prompt(query, key, key, **_PADDING))
+    _, stats = select_and_attend(Prompt(query, key, value, **_PADDING), lambda chunk: chunk.scores > 1.0)
     expected = (chunk.scores.amax(-1) <= 1.0) & (chunk.n > 0)
     assert torch.equal(stats.empty, expected)
     assert expected.any()
@@ -132,8 +133,8 @@ _VISIBLE = torch.arange(1, 25).expand(2, 24)
 _VISIBLE_PADDED = torch.stack([torch.arange(1, 25), (torch.arange(24) - 4).clamp_min(0) * (torch.arange(24) < 14)])
 
 
-def attend(select: Selector, **options: Any) -> tuple[Tensor, Any]:
-    return select_and_attend(*inputs(), select, **options)
+def attend(select: Selector, *, sdc: str = "exact", **padding: Tensor) -> tuple[Tensor, Any]:
+    return select_and_attend(Prompt(*inputs(), **padding), select, sdc=sdc)
 
 
 @pytest.mark.parametrize("padded", [False, True], ids=["full", "padded"])

@@ -15,7 +15,7 @@ from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.evaluation.methods.names import parse_method
 from toptheta_npu.evaluation.methods.spec import make_method
 from toptheta_npu.evaluation.methods.tau import Lse, select_probable
-from toptheta_npu.fallback.prefill import RowChunk, row_chunks
+from toptheta_npu.fallback.prefill import Prompt, RowChunk, row_chunks
 from toptheta_npu.fallback.sampled import sampled_keys
 
 PADDED = {"actual_seq_lengths": torch.tensor([40, 29]), "key_start": torch.tensor([0, 11])}
@@ -24,7 +24,7 @@ PADDED = {"actual_seq_lengths": torch.tensor([40, 29]), "key_start": torch.tenso
 def chunk_of(length: int, seed: int = 0, scale: float = 2.0, **options: Tensor) -> RowChunk:
     generator = torch.Generator().manual_seed(seed)
     query, key = (scale * torch.randn(2, heads, length, 8, generator=generator) for heads in (4, 2))
-    (chunk,) = row_chunks(query, key, **options)
+    (chunk,) = row_chunks(Prompt(query, key, key, **options))
     return chunk
 
 
@@ -80,7 +80,7 @@ def test_one_pass_keeps_what_it_does_row_by_row_and_at_least_what_the_whole_row_
 def test_a_sample_is_the_ends_and_keys_at_equal_distances(options: dict[str, Tensor]) -> None:
     generator = torch.Generator().manual_seed(0)
     query, key = 2 * torch.randn(2, 4, 3, 8, generator=generator), 2 * torch.randn(2, 2, 600, 8, generator=generator)
-    (chunk,) = row_chunks(query, key, **options)
+    (chunk,) = row_chunks(Prompt(query, key, key, **options))
     chunk = chunk._replace(learnable_sink=torch.tensor([-1e9, 0.0, 3.0, 9.0]))
     found = chunk.sampled_lse()
     assert len(rows_of(chunk)) == 2 * 4 * 3

@@ -32,6 +32,7 @@ from toptheta_npu import (
     prefill_attention,
 )
 from toptheta_npu.fallback import reference
+from toptheta_npu.fallback.compensation import Compensation
 
 INF = float("inf")
 _BY_ID = {case.id: case for case in CASES}
@@ -284,7 +285,9 @@ def test_scores_of_minus_infinity_alone_have_no_mass(mode: str, theta: float, de
         options["value_mean"] = value.mean(2)
     if mode == "offline":
         options["discarded_mass"] = options["discarded_mass"][..., 0]
-    oracle = reference.incremental_attention(query[:, :, 0], key, value, threshold, **options)
+    placement = options.pop("placement", "pre_softmax")
+    rows = reference.Rows(query[:, :, 0], key, value, threshold)
+    oracle = reference.incremental_attention(rows, Compensation(**options), placement=placement)
     torch.testing.assert_close(oracle.out, out[:, :, 0])
     assert torch.equal(oracle.kept, kept.long())
 

@@ -22,6 +22,7 @@ from toptheta_npu import (
     merge_partials,
 )
 from toptheta_npu.fallback import reference
+from toptheta_npu.fallback.compensation import Compensation
 
 pytestmark = pytest.mark.usefixtures("cpu_backend")
 _BASE = Case("split", heads=8, lengths=(40, 33, 1), head_dim=16, keep=0.1)
@@ -111,9 +112,8 @@ def test_incremental_attention_partial_equals_the_oracle_on_its_keys(theta: str,
     lse = inputs.expected.lse
     for part, count, first, last in zip(parts, counts, cuts[:-1], cuts[1:], strict=True):
         key, value = (t[:, :, first:last].double() for t in (rows.key, rows.value))
-        expected = reference.incremental_attention(
-            rows.query.double(), key, value, rows.threshold.double(), lengths=count, placement=placement, row_lse=lse
-        )
+        seen = reference.Rows(rows.query.double(), key, value, rows.threshold.double(), lengths=count)
+        expected = reference.incremental_attention(seen, placement=placement, row_lse=lse)
         theta_score = reference.score_threshold(rows.threshold.double(), lse, placement)
         scores = reference.attention_scores(rows.query.double(), key, 0.25)
         passing = ((scores > theta_score[..., None]) & reference.valid_keys(key.shape[2], count, count * 0)).sum(-1)
@@ -125,10 +125,8 @@ def test_incremental_attention_partial_equals_the_oracle_on_its_keys(theta: str,
         torch.testing.assert_close(part.maximum, expected.maximum, **close)
         torch.testing.assert_close(part.kept_mass, kept_mass, **close)
         torch.testing.assert_close(part.discarded_mass, total - kept_mass, **close)
-        plain = reference.incremental_attention(
-            rows.query.double(), key, value, rows.threshold.double(), lengths=count, sdc="none", placement=placement,
-            row_lse=lse,
-        ).out  # fmt: skip
+        none = Compensation("none")
+        plain = reference.incremental_attention(seen, none, placement=placement, row_lse=lse).out
         torch.testing.assert_close(part.out[:, :, 0][has_keys], plain[has_keys], **close)
 
 

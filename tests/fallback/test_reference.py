@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from toptheta_npu.fallback import reference
+from toptheta_npu.fallback.compensation import Compensation
 
 INF = float("inf")
 LN = math.log
@@ -26,7 +27,10 @@ def one_row(theta: float, scores: list[float] = SCORES, **options: Any) -> refer
     value = torch.tensor(VALUES[: len(scores)], dtype=torch.float64).view(1, 1, -1, 1)
     query = torch.ones(1, 1, 1, dtype=torch.float64)
     threshold = torch.tensor([[theta]], dtype=torch.float64)
-    return reference.incremental_attention(query, key, value, threshold, scale_value=1.0, **options)
+    where = {name: options.pop(name) for name in ("lengths", "starts") if name in options}
+    placement = options.pop("placement", "pre_softmax")
+    rows = reference.Rows(query, key, value, threshold, scale_value=1.0, **where)
+    return reference.incremental_attention(rows, Compensation(**options), placement=placement)
 
 
 def mean(value: float) -> Tensor:
@@ -173,13 +177,15 @@ def test_value_rows_count_the_union_per_head_block(
 ) -> None:
     query, key = torch.ones(1, heads, head_dim), torch.zeros(1, kv_heads, 5, head_dim)
     key[:, :, 3] = 1.0  # every head keeps row 3 alone
-    result = reference.incremental_attention(query, key, key, torch.full((1, heads), 0.5), scale_value=1.0)
+    result = reference.incremental_attention(
+        reference.Rows(query, key, key, torch.full((1, heads), 0.5), scale_value=1.0)
+    )
     assert result.value_rows.tolist() == [expected]
 
 
 def test_scale_defaults_to_one_over_root_head_dim() -> None:
     query, key = torch.ones(1, 1, 16), torch.ones(1, 1, 1, 16)
-    assert reference.incremental_attention(query, key, key, torch.zeros(1, 1)).lse.item() == 4.0
+    assert reference.incremental_attention(reference.Rows(query, key, key, torch.zeros(1, 1))).lse.item() == 4.0
 
 
 # The identities, over random rows in float64.
@@ -201,6 +207,10 @@ def random_rows(draw: st.DrawFn) -> dict[str, Tensor]:
     return {"query": normal(batch, heads, dim) * draw(st.sampled_from([1.0, 5.0])), **key_value, "threshold": threshold}
 
 
+def attend(rows: dict[str, Tensor], placement: str = "pre_softmax", **compensation: Any) -> reference.ReferenceResult:
+    return reference.incremental_attention(reference.Rows(**rows), Compensation(**compensation), placement=placement)
+
+
 def close(got: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
 
@@ -216,17 +226,15 @@ def test_threshold_of_minus_infinity_is_torch_sdpa(rows: dict[str, Tensor], sdc:
         rows["query"].unsqueeze(2), rows["key"], rows["value"], enable_gqa=True
     )
     mean = None if sdc == "none" else value_mean(rows) * 1000
-    close(reference.incremental_attention(**rows, sdc=sdc, value_mean=mean).out, dense[:, :, 0])
+    close(attend(rows, sdc=sdc, value_mean=mean).out, dense[:, :, 0])
 
 
 @given(random_rows(), st.booleans())
 def test_pre_softmax_with_exact_sdc_equals_post_softmax_on_the_same_set(rows: dict[str, Tensor], vmc: bool) -> None:
     mean = value_mean(rows) if vmc else None
-    pre = reference.incremental_attention(**rows, value_mean=mean)
+    pre = attend(rows, value_mean=mean)
     probability = (rows["threshold"] - pre.lse).exp()  # the same test, up to rounding: a > theta
-    post = reference.incremental_attention(
-        **rows | {"threshold": probability}, placement="post_softmax", value_mean=mean
-    )
+    post = attend(rows | {"threshold": probability}, "post_softmax", value_mean=mean)
     assert torch.equal(pre.keep, post.keep)
     close(post.out, pre.out)
 
@@ -238,7 +246,7 @@ def test_vmc_returns_the_row_where_all_v_rows_are_equal(rows: dict[str, Tensor],
     if post:
         options = {"placement": "post_softmax"}
         rows["threshold"] = rows["threshold"] / 10
-    out = reference.incremental_attention(**rows, value_mean=rows["value"][:, :, 0], **options).out
+    out = attend(rows, value_mean=rows["value"][:, :, 0], **options).out
     group = out.shape[1] // rows["value"].shape[1]
     close(out, rows["value"][:, :, 0].repeat_interleave(group, dim=1))
 
@@ -247,7 +255,7 @@ def test_vmc_returns_the_row_where_all_v_rows_are_equal(rows: dict[str, Tensor],
 def test_exp_threshold_is_bounded_by_gamma_times_the_discarded_count(rows: dict[str, Tensor], theta: float) -> None:
     rows["threshold"] = torch.full_like(rows["threshold"], theta)
     rows["value"] = torch.ones_like(rows["value"])  # out = R / (R + E~)
-    result = reference.incremental_attention(**rows, sdc="exp_threshold", sdc_gamma=0.5)
+    result = attend(rows, sdc="exp_threshold", sdc_gamma=0.5)
     discarded = rows["key"].shape[2] - result.kept
     estimate = result.kept_mass / result.out[..., 0] - result.kept_mass
     assert bool((estimate <= 0.5 * discarded + 1e-9).all())

@@ -19,7 +19,7 @@ from torch import Tensor
 from tests.models.tiny import K, model_of, tokens
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.evaluation.methods.top_k import select_top_k as top_k
-from toptheta_npu.fallback.prefill import row_chunks, select_and_attend
+from toptheta_npu.fallback.prefill import Prompt, row_chunks, select_and_attend
 from toptheta_npu.models import calibrate
 from toptheta_npu.models.calibration import sequence_rows
 from toptheta_npu.models.calibration.sequence_rows import BlockThreads, SequenceRows, keep_largest
@@ -46,7 +46,7 @@ def call_of(sink: Tensor | None = None) -> Any:
 @pytest.mark.parametrize("wanted", [list(range(40)), [0], [39], [3, 4, 5], [0, 2, 3, 17, 38]])
 def test_scores_are_those_of_the_fallback(wanted: list[int]) -> None:
     call, rows = call_of(), torch.tensor(wanted)
-    (expected,) = row_chunks(call.query, call.key, rows_wanted=rows)
+    (expected,) = row_chunks(Prompt(call.query, call.key, call.value), rows)
     sequence = SequenceRows(call)
     torch.testing.assert_close(sequence.scores(rows), expected.scores[0], rtol=1e-6, atol=1e-6)
     assert torch.equal(sequence.lengths(rows), expected.n[0, 0])
@@ -56,8 +56,8 @@ def test_scores_are_those_of_the_fallback(wanted: list[int]) -> None:
 @pytest.mark.parametrize("sink", [None, torch.tensor([-1.0, 0.5, 3.0, 100.0])])
 def test_the_output_is_that_of_the_fallback(sdc: str, vmc: bool, sink: Tensor | None) -> None:
     call, rows, k = call_of(sink=sink), torch.arange(40), 7
-    options = {"sdc": sdc, "vmc": vmc, "learnable_sink": sink}
-    expected, _ = select_and_attend(call.query, call.key, call.value, top_k(k), **options)
+    prompt = Prompt(call.query, call.key, call.value, learnable_sink=sink)
+    expected, _ = select_and_attend(prompt, top_k(k), sdc=sdc, vmc=vmc)
     sequence = SequenceRows(call, vmc)
     scores = sequence.scores(rows)
     keep, ranked = keep_largest(scores, k)

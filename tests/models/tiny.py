@@ -28,6 +28,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from toptheta_npu.fallback import reference
+from toptheta_npu.fallback.compensation import Compensation
 from toptheta_npu.models import GrowingCache, calibrate
 from toptheta_npu.models.hook.architecture import sliding_layers
 from toptheta_npu.thresholds import ThresholdTable
@@ -119,12 +120,12 @@ def oracle_attention(
         key, value = key.double(), value.double()
         for row in range(first_row, query.shape[2] if module.layer_idx not in sliding else 0):
             n = row + 1
-            out[:, row] = reference.incremental_attention(
-                query[:, :, row].double(), key[:, :, :n], value[:, :, :n],
-                at_k.theta[module.layer_idx][n].double().expand(len(query), -1), scale_value=scaling,
-                placement=table.placement, sdc=sdc, value_mean=value[:, :, :n].mean(2) if vmc else None,
-                learnable_sink=sink,
-            ).out.float()  # fmt: skip
+            theta = at_k.theta[module.layer_idx][n].double().expand(len(query), -1)
+            rows = reference.Rows(query[:, :, row].double(), key[:, :, :n], value[:, :, :n], theta, scale_value=scaling)
+            mean = value[:, :, :n].mean(2) if vmc else None
+            compensation = Compensation(sdc, value_mean=mean, learnable_sink=sink)
+            result = reference.incremental_attention(rows, compensation, placement=table.placement)
+            out[:, row] = result.out.float()
         return out, None
 
     AttentionInterface.register("toptheta_test_oracle", attention)

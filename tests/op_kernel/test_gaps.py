@@ -30,11 +30,11 @@ def far_pages(stride_bytes: int, descending: bool) -> tuple[dict[str, Any], refe
         "block_table": torch.tensor([[*pages, -1, 2**31 - 1]], dtype=torch.int32), "block_size": _ROWS,
         "actual_seq_lengths": torch.tensor([_LENGTH], dtype=torch.int32),
     }  # fmt: skip
-    expected = reference.incremental_attention(
+    rows = reference.Rows(
         query[:, :, 0].double(), key[None, None].double(), value[None, None].double(),
         torch.full((1, 1), 0.8, dtype=torch.float64), lengths=torch.tensor([_LENGTH]),
     )  # fmt: skip
-    return arguments, expected
+    return arguments, reference.incremental_attention(rows)
 
 
 def _scatter(rows: Tensor, pages: list[int], stride_bytes: int) -> Tensor:

@@ -11,6 +11,7 @@ import torch
 import toptheta_npu
 from toptheta_npu import TopThetaValueError
 from toptheta_npu.fallback import reference
+from toptheta_npu.fallback.compensation import Compensation
 from toptheta_npu.timing.inputs import (
     bytes_needed,
     check_memory,
@@ -57,7 +58,8 @@ def test_answers_are_those_of_the_reference(shape: Shape) -> None:
         ("kept", inputs.threshold, "none", None),
         ("compensated", inputs.threshold, "exact", inputs.value_mean.double()),
     ):
-        expected = reference.incremental_attention(query, key, value, threshold.double(), sdc=sdc, value_mean=mean).out
+        rows = reference.Rows(query, key, value, threshold.double())
+        expected = reference.incremental_attention(rows, Compensation(sdc, value_mean=mean)).out
         torch.testing.assert_close(inputs.answers[name][:, :, 0].double(), expected, atol=1e-5, rtol=1e-4)
 
 
@@ -74,9 +76,8 @@ def test_a_token_has_the_answers_that_it_has_alone(shape: Shape) -> None:
             ("kept", theta, "none", None),
             ("compensated", theta, "exact", mean),
         ):
-            expected = reference.incremental_attention(
-                query[:, :, token], key[:, :, :seen], value[:, :, :seen], threshold.double(), sdc=sdc, value_mean=vmc
-            )
+            rows = reference.Rows(query[:, :, token], key[:, :, :seen], value[:, :, :seen], threshold.double())
+            expected = reference.incremental_attention(rows, Compensation(sdc, value_mean=vmc))
             torch.testing.assert_close(inputs.answers[name][:, :, token].double(), expected.out, atol=1e-5, rtol=1e-4)
         assert inputs.kept[:, :, token].tolist() == [[min(seen, shape.k)] * shape.num_heads]
 

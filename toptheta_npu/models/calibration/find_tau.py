@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from ..._checks import check_int, check_number
 from ...errors import TopThetaTypeError, TopThetaValueError
-from ...fallback.prefill import row_chunks
+from ...fallback.prefill import Prompt, row_chunks
 from ...fallback.reference import log_sum_exp
 from ..hook.architecture import sliding_layers
 from ..hook.attach import attached, check_model
@@ -107,8 +107,7 @@ class PeakCounts:
         wanted = torch.arange(max(0, tokens - self._last_rows), tokens, device="cpu")
         if self.counts is None:
             self.counts = torch.zeros(_PER_HALVING * _HALVINGS + 1, dtype=torch.int64, device=query.device)
-        for chunk in row_chunks(query, prompt["key"], scale_value=call.scaling, rows_wanted=wanted,
-                                learnable_sink=call.learnable_sink):  # fmt: skip
+        for chunk in row_chunks(Prompt(query, **prompt), wanted):
             shares = chunk.scores - log_sum_exp(chunk.scores, chunk.learnable_sink).unsqueeze(-1)
             peaks = shares.unflatten(1, (kv_heads, -1)).amax(2).expand(-1, -1, -1, chunk.scores.shape[-1])
             visible = chunk.visible.expand_as(peaks)

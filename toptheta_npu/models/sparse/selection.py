@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from ..._checks import check_choice, check_modes
 from ..._warnings import warn_of_sdc_without_vmc
 from ...errors import TopThetaTypeError, TopThetaValueError, shown
-from ...fallback.prefill import Selector, select_and_attend
+from ...fallback.prefill import Prompt, Selector, select_and_attend
 from ..hook.architecture import num_layers
 from ..hook.attach import attached, check_model, check_switches
 from ..hook.attention import AttentionCall
@@ -113,7 +113,8 @@ class SelectionRule:
 
     def attend(self, call: AttentionCall) -> Tensor:
         """Compute the output [B, Hq, Q, D] over the elements that the selector keeps."""
-        out, kept = select_and_attend(call.query, select=self.select, sdc=self._sdc, vmc=self._vmc, **call.prompt)
+        prompt = Prompt(call.query, **call.prompt)
+        out, kept = select_and_attend(prompt, self.select, sdc=self._sdc, vmc=self._vmc)
         if self._recorder is not None:
             self._recorder.record(call, kept.kept, kept.group_rows, kept.empty)
         return out
