@@ -13,11 +13,11 @@ from torch import Tensor
 import toptheta_npu
 from tests.cases import TOKEN_CASES, valid_arguments
 from tests.helpers import make_inputs
-from tests.test_operator import as_tuple, operator_inputs
+from tests.test_operator import operator_inputs
 from tests.tiers import product
 from toptheta_npu import TopThetaNotImplementedError, use_backend
 from toptheta_npu.ops.checks import check_rows
-from toptheta_npu.ops.limits import LIMITS, check_limits
+from toptheta_npu.ops.limits import check_limits
 
 _BY_ID = {case.id: case for case in TOKEN_CASES}
 _CHECKED = (
@@ -38,23 +38,6 @@ def fallback() -> Iterator[None]:
 def test_opcheck(name: str, case_id: str) -> None:
     positional, keywords = operator_inputs(name, make_inputs(_BY_ID[case_id]))
     torch.library.opcheck(getattr(torch.ops.toptheta_npu, name), positional, keywords)
-
-
-@pytest.mark.usefixtures("fallback")
-@pytest.mark.parametrize("name", _OPERATORS)
-@pytest.mark.parametrize("case_id", _CHECKED)
-def test_outputs_are_fresh_contiguous_and_those_of_the_fakes(name: str, case_id: str) -> None:
-    positional, keywords = operator_inputs(name, make_inputs(_BY_ID[case_id]))
-    operator = getattr(torch.ops.toptheta_npu, name)
-    real = as_tuple(operator(*positional, **keywords))
-    with torch._subclasses.FakeTensorMode() as mode:
-        fakes = [mode.from_tensor(t) if isinstance(t, Tensor) else t for t in positional]
-        fake = as_tuple(operator(*fakes, **keywords))
-    assert [(t.shape, t.dtype, t.stride()) for t in fake] == [(t.shape, t.dtype, t.stride()) for t in real]
-    tensors = [t for t in positional if isinstance(t, Tensor)]
-    storages = [t.untyped_storage().data_ptr() for t in (*tensors, *real)]
-    assert len(set(storages)) == len(storages)
-    assert all(output.is_contiguous() for output in real)
 
 
 @pytest.mark.usefixtures("fallback")
@@ -122,7 +105,7 @@ def test_the_npu_kernel_refuses(part: bool, change: dict[str, Any], message: str
     rows = {name: arguments[name].half() for name in ("query", "key", "value")}
     given = toptheta_npu.fallback.Arguments(4, 2, 0.25, threshold=arguments["threshold"], **rows)._replace(**change)
     with pytest.raises(TopThetaNotImplementedError, match=f"^{message}; "):
-        check_limits(given, LIMITS["npu"], part=part)
+        check_limits(given, part=part)
 
 
 @pytest.mark.parametrize("base", ["tokens", "decode"])
@@ -132,4 +115,4 @@ def test_the_npu_kernel_takes_several_tokens_and_one_that_may_be_none(base: str)
         None, None, None, *(arguments[each].half() for each in ("query", "key", "value")), arguments["threshold"],
         actual_query_lengths=torch.tensor([1, 1]),
     )  # fmt: skip
-    check_limits(check_rows(given, part=False), LIMITS["npu"])
+    check_limits(check_rows(given, part=False))

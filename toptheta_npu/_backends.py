@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from types import TracebackType
+from contextlib import ExitStack
 
 from ._checks import check_choice
 from .errors import TopThetaValueError, shown
@@ -50,23 +49,7 @@ class Selector:
 SELECTORS: dict[str, Selector] = {}
 
 
-class Chosen:
-    """A choice of `use_backend`. As a context manager it is undone at the end."""
-
-    def __init__(self, before: Mapping[Selector, str | None]) -> None:
-        self._before = before
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for selector, before in self._before.items():
-            selector.choose(before)
-
-
-def use_backend(backend: str, device: str | None = None) -> Chosen:
+def use_backend(backend: str, device: str | None = None) -> ExitStack:
     """Choose what the operators run on a CPU, a GPU or an NPU, for the whole process.
 
     On a CPU: "native", the native kernel, or an error if it cannot be had; "auto", the native kernel if it can be built
@@ -107,10 +90,11 @@ def use_backend(backend: str, device: str | None = None) -> Chosen:
         check_choice("device", device, tuple(BACKENDS))
         check_choice(f"backend with device={device!r}", backend, BACKENDS[device])
         devices = [device]
-    before = {SELECTORS[device]: SELECTORS[device].chosen for device in devices}
-    for selector in before:
+    undoing = ExitStack()
+    for selector in (SELECTORS[device] for device in devices):
+        undoing.callback(selector.choose, selector.chosen)
         selector.choose(backend)
-    return Chosen(before)
+    return undoing
 
 
 def by_variable(text: str) -> dict[str, str]:

@@ -15,7 +15,6 @@ from ..fallback.schemas import giving_arguments
 from ..npu.backend import NPU_SELECTOR
 from . import registration  # noqa: F401 (what is called below)
 from .checks import check, refuse_unknown
-from .limits import ALL, LIMITS, Limits
 
 #: Each operator as it takes checked arguments.
 RUN = {name: giving_arguments(name, getattr(torch.ops.toptheta_npu, name).default) for name in OPERATORS}
@@ -36,7 +35,7 @@ def on_whole_rows(operator: str) -> _Call:
             found = direct.run(key, given)
             if found is not None:
                 return found
-        checked = check(given, _limits)
+        checked = check(given, _runs_npu_kernel)
         result = RUN[operator](checked)
         if key is not None:
             direct.remember(key, checked)
@@ -49,14 +48,14 @@ def on_part_of_rows(given: Arguments, unknown: Mapping[str, object]) -> Partial:
     """Do the same for parts of rows."""
     if unknown:
         refuse_unknown("incremental_attention_partial", unknown)
-    return Partial(*RUN["incremental_attention_partial"](check(given, _limits, part=True)))
+    return Partial(*RUN["incremental_attention_partial"](check(given, _runs_npu_kernel, part=True)))
 
 
-def _limits(query: torch.Tensor) -> Limits:
-    """Find those of the backend that runs a call; load it if it is an NPU's.
+def _runs_npu_kernel(query: torch.Tensor) -> bool:
+    """Tell whether a call runs the kernel of an NPU; load it if so.
 
     Under torch.compile nothing is loaded while tracing; the adapter and the op package check the same again.
     """
     if query.is_cpu or query.device.type != NPU:  # the name of a device takes long to make
-        return ALL
-    return LIMITS["npu"] if not torch.compiler.is_compiling() and NPU_SELECTOR.uses_kernel() else LIMITS["fallback"]
+        return False
+    return not torch.compiler.is_compiling() and NPU_SELECTOR.uses_kernel()

@@ -27,7 +27,7 @@ from .._checks import (
 from ..errors import TopThetaCombinationError, TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError, shown
 from ..fallback.arguments import FLOAT_TENSORS, LENGTHS, TABLE, TENSORS, Arguments
 from .cache_checks import check_antiquant, check_cache, check_paging
-from .limits import ALL, Limits, check_limits
+from .limits import check_limits
 
 QUERY_FORMS = {"BNSD": "[B, Hq, Sq, D]", "BSND": "[B, Sq, Hq, D]", "BSH": "[B, Sq, Hq*D]"}
 LAYOUTS = tuple(QUERY_FORMS)
@@ -229,12 +229,12 @@ def check_threshold(threshold: Any, like: Tensor, batch: int, heads: int, tokens
     check_tensor("threshold", threshold, like, want, FLOAT32, words)
 
 
-def check(given: Arguments, limits_of: Callable[[Tensor], Limits], *, part: bool = False) -> Arguments:
+def check(given: Arguments, is_limited: Callable[[Tensor], bool], *, part: bool = False) -> Arguments:
     """Check a call: that its arguments fit together, and that the backend which runs it takes them.
 
     Args:
         given: as a public function was called: lengths and starts may be lists, head counts and the scale None.
-        limits_of: tells of a query what its backend takes.
+        is_limited: tells of a query whether its backend has `limits`.
         part: whether they are of a part of rows.
 
     Returns:
@@ -250,9 +250,8 @@ def check(given: Arguments, limits_of: Callable[[Tensor], Limits], *, part: bool
             vmc_argument = None if given.value_mean is None else "value_mean"
             check_modes(placement, sdc, gamma, given.discarded_mass, vmc_argument)
             checked = checked if type(gamma) is float else _with(checked, "sdc_gamma", float(gamma))
-    limits = limits_of(checked.query)
-    if limits is not ALL:
-        check_limits(checked, limits, part=part)
+    if is_limited(checked.query):
+        check_limits(checked, part=part)
     return checked
 
 
