@@ -149,40 +149,30 @@ def test_package_of_the_user_or_of_root(owner: int, user: int, tmp_path: Path, m
 
 
 @pytest.mark.parametrize(
-    ("owner", "user", "allowed"), [(1000, 0, "the user 0"), (1234, 1000, "the user 1000 or of root")]
+    ("file", "what", "reason"),
+    [
+        ("op_api/lib/libcust_opapi.so", "op package", "since torch_npu skips those of others"),
+        (f"torch/{build.LIBRARY}", "adapter", "since it is loaded into the process"),
+    ],
 )
-def test_package_of_another_user(
-    owner: int, user: int, allowed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _given_to(owner, user, monkeypatch)
-    vendor = make_package(tmp_path)
-    with pytest.raises(TopThetaBackendError) as caught:
-        check_all(vendor)
-    library = vendor / "op_api" / "lib" / "libcust_opapi.so"
-    assert str(caught.value) == (
-        f"op package: expected a library of {allowed}, since torch_npu skips those of others, "
-        f"got {library}, which belongs to the user {owner}; give it to the user that runs it: chown {user} {library}"
-    )
-
-
 @pytest.mark.parametrize(
     ("owner", "user", "allowed"), [(1000, 0, "the user 0"), (1234, 1000, "the user 1000 or of root")]
 )
-def test_adapter_of_another_user(
-    owner: int, user: int, allowed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _given_to(owner, user, monkeypatch, only=build.LIBRARY, otherwise=user)
+def test_library_of_another_user(
+    owner: int, user: int, allowed: str, file: str, what: str, reason: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    _given_to(owner, user, monkeypatch, only=file, otherwise=user)
     vendor = make_package(tmp_path)
+    remedy = f"give it to the user that runs it: chown {user} {vendor / file}"
     with pytest.raises(TopThetaBackendError) as caught:
         check_all(vendor)
-    library = vendor / "torch" / build.LIBRARY
     assert str(caught.value) == (
-        f"adapter: expected a library of {allowed}, since it is loaded into the process, "
-        f"got {library}, which belongs to the user {owner}; give it to the user that runs it: chown {user} {library}"
+        f"{what}: expected a library of {allowed}, {reason}, got {vendor / file}, which belongs to the user {owner}; "
+        f"{remedy}"
     )
     monkeypatch.setenv(CUSTOM_PATH, str(vendor))
-    (adapter,) = [found for found in toptheta_npu.backend_info().findings if found.name == "adapter"]
-    assert adapter.remedy == f"give it to the user that runs it: chown {user} {library}"
+    assert [found.remedy for found in toptheta_npu.backend_info().findings if found.name == what] == [remedy]
 
 
 def test_relative_entry_of_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,11 +153,13 @@ def test_torch_defaults_change_no_number(default: torch.dtype | torch.device, ba
 
 
 @pytest.mark.filterwarnings("ignore::toptheta_npu.thresholds.ThresholdExtrapolationWarning")
+@pytest.mark.parametrize("backend", ["native", "fallback"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_autocast_changes_no_number(dtype: torch.dtype, tmp_path: Path) -> None:
-    expected = _everything(tmp_path)
-    with torch.autocast("cpu", dtype=dtype):
-        got = _everything(tmp_path)
+def test_autocast_changes_no_number(dtype: torch.dtype, backend: str, tmp_path: Path) -> None:
+    with toptheta_npu.use_backend(backend, "cpu"):
+        expected = _everything(tmp_path)
+        with torch.autocast("cpu", dtype=dtype):
+            got = _everything(tmp_path)
     _assert_same(got, expected)
 
 

@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
@@ -102,13 +101,5 @@ def run_compiler(command: Sequence[str]) -> str:
     except OSError as error:
         raise CompilerFailure(command, f"does not start ({error.strerror or error})", "") from error
     if done.returncode != 0:
-        raise CompilerFailure(command, _ending(done.returncode), done.stdout)
+        raise CompilerFailure(command, f"failed with status {done.returncode}", done.stdout)
     return done.stdout
-
-
-def _ending(status: int) -> str:
-    if status > 0:
-        return f"failed with status {status}"
-    with suppress(ValueError):
-        return f"was ended by {signal.Signals(-status).name}"
-    return f"was ended by signal {-status}"

@@ -9,7 +9,7 @@ import pytest
 
 from tests.cpu.builds import best_level
 from toptheta_npu import _compiler
-from toptheta_npu.cpu import cache, instruction_sets, library
+from toptheta_npu.cpu import build, cache, instruction_sets, library
 
 
 @pytest.fixture
@@ -36,8 +36,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Path:
-    """A unit that answers 42, and two headers."""
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A unit that answers 42, and two headers, in the kernel's place."""
+    best_level()
     place = tmp_path / "source"
     place.mkdir()
     (place / "answer.h").write_text('#include "inner.h"\nenum Element { Float32 = 32, Float16 = 16, BFloat16 = 17 };\n')
@@ -49,6 +50,7 @@ def source(tmp_path: Path) -> Path:
         "PUBLIC int answer() { return 42; }\n"
         "PUBLIC int element() { return TOPTHETA_ELEMENT; }\n"
     )
+    monkeypatch.setattr(build, "SOURCE", unit)
     return unit
 
 

@@ -129,15 +129,14 @@ def _bytes_between_first_and_last_element(tensor: Tensor) -> bytes:
     return tensor.as_strided((count,), (1,)).view(torch.uint8).numpy().tobytes()
 
 
-def build_driver(dtype: str, level: str, sanitizers: str = "", *, source: Path = SOURCE) -> Path:
+def build_driver(dtype: str, level: str, sanitizers: str = "") -> Path:
     """The driver over the library of one dtype and level.
 
     Args:
         sanitizers: "", "address,undefined" or "thread".
-        source: the folder of the library's sources.
     """
     flags = (*_SANITIZERS[sanitizers], f"-DTOPTHETA_ELEMENT={ELEMENTS[dtype]}")
-    return compiled("driver", level, flags, (_DRIVER, source / "incremental_attention.cpp"), source)
+    return compiled("driver", level, flags, (_DRIVER, SOURCE / "incremental_attention.cpp"))
 
 
 def run_driver(driver: Path, level: str, folder: Path, files: Sequence[CaseFile]) -> list[list[Result]]:
@@ -148,12 +147,7 @@ def run_driver(driver: Path, level: str, folder: Path, files: Sequence[CaseFile]
     """
     for number, file in enumerate(files):
         file.write(folder / f"{number:04}.case")
-    done = start_driver(driver, level, folder)
+    command = [*launcher(level), str(driver), str(folder)]
+    done = subprocess.run(command, env=os.environ | _OPTIONS, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"status {done.returncode}:\n{done.stderr[-6000:]}"
     return [list(file.read_results(folder / f"{number:04}.result")) for number, file in enumerate(files)]
-
-
-def start_driver(driver: Path, level: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run the driver over a folder of files."""
-    command = [*launcher(level), str(driver), str(folder)]
-    return subprocess.run(command, env=os.environ | _OPTIONS, capture_output=True, text=True, check=False)

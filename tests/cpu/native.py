@@ -80,15 +80,15 @@ def launcher(level: str) -> list[str]:
     return [_EMULATOR, "-cpu", "max"] if level in _EMULATED else []
 
 
-def compiled(name: str, level: str, flags: tuple[str, ...], sources: tuple[Path, ...], headers: Path = SOURCE) -> Path:
+def compiled(name: str, level: str, flags: tuple[str, ...], sources: tuple[Path, ...]) -> Path:
     """The file that a compiler makes for this level, kept for the same sources and flags."""
     compiler, more = default_compiler(), ("-w",)  # g++ 12 warns of its own headers for AVX-512
     if level in _AARCH64_LEVELS:
         more = ("-Wall", "-Wextra", "-Werror")
     if level in _EMULATED:
         compiler, more = _CROSS_COMPILER, (*more, "-static")  # the emulator has no libraries of the other machine
-    command = [compiler, "-std=c++17", "-pthread", *LEVELS[level], *more, *flags, f"-I{headers}", *map(str, sources)]
-    inputs = [*command, compiler_version(compiler), *sources, *sorted(headers.iterdir())]
+    command = [compiler, "-std=c++17", "-pthread", *LEVELS[level], *more, *flags, f"-I{SOURCE}", *map(str, sources)]
+    inputs = [*command, compiler_version(compiler), *sources, *sorted(SOURCE.iterdir())]
     folder = cached_folder(f"cpu-{name}", inputs, lambda folder: run_compiler([*command, "-o", str(folder / name)]))
     return folder / name
 

@@ -6,8 +6,6 @@ import logging
 import os
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,10 +16,9 @@ import torch
 
 import toptheta_npu
 from tests.cases import valid_arguments
-from tests.tiers import full
 from toptheta_npu import TopThetaBackendError, TopThetaValueError, fallback
 from toptheta_npu._backends import VARIABLE
-from toptheta_npu.cpu import backend, instruction_sets
+from toptheta_npu.cpu import backend, build, instruction_sets
 from toptheta_npu.cpu.backend import CPU_SELECTOR
 from toptheta_npu.ops import SCHEMAS
 
@@ -140,7 +137,7 @@ def test_native_raises_where_it_cannot_run(native: Native, caplog: pytest.LogCap
 @pytest.mark.parametrize("name", ["auto", "native"])
 def test_a_misspelt_level_is_an_error_in_any_case(name: str, native: Native, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(instruction_sets.VARIABLE, "avx")
-    native.load = lambda dtype: instruction_sets.levels()  # type: ignore[method-assign]
+    native.load = lambda dtype: instruction_sets.chosen()  # type: ignore[method-assign]
     with toptheta_npu.use_backend(name, "cpu"), pytest.raises(TopThetaValueError, match=r"^TOPTHETA_CPU_LEVEL: "):
         call()
 
@@ -155,42 +152,6 @@ def test_a_choice_is_a_new_attempt(native: Native) -> None:
         call()
         assert native.called == ["incremental_attention"]
     assert native.loaded == [torch.float32] * 2
-
-
-def test_what_was_decided_ends_with_the_choice(native: Native) -> None:
-    with toptheta_npu.use_backend("fallback", device="cpu"):
-        call()
-        assert native.called == []
-    call()
-    assert len(native.called) == 1
-    with toptheta_npu.use_backend("fallback"):
-        call()
-    assert len(native.called) == 1
-
-
-def test_a_choice_for_an_npu_leaves_what_was_decided(native: Native) -> None:
-    call()
-    with toptheta_npu.use_backend("fallback", device="npu"):
-        call()
-    call()
-    assert native.loaded == [torch.float32]
-
-
-def test_threads_that_come_first_together_load_once(native: Native) -> None:
-    load = native.load
-
-    def slowly(dtype: torch.dtype) -> None:
-        time.sleep(0.1)
-        load(dtype)
-
-    native.load = slowly  # type: ignore[method-assign]
-    threads = [threading.Thread(target=call) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert native.loaded == [torch.float32]
-    assert len(native.called) == 4
 
 
 def test_other_dtypes_of_the_registered_operator_run_the_fallback(native: Native) -> None:
@@ -227,27 +188,6 @@ def test_without_a_compiler_all_is_well_and_one_line_says_why(tmp_path: Path) ->
     ]
 
 
-@full
-def test_the_native_kernel_is_built_loaded_and_kept(level: str, tmp_path: Path) -> None:
-    code = (
-        "import logging; logging.basicConfig(level=logging.INFO, format='%(name)s: %(message)s')\n"
-        "tell = lambda **options: print([f.found for f in toptheta_npu.backend_info(**options).cpu_findings[2::2]])\n"
-        "tell(); tell(probe=True); print(call().sum().item()); tell()"
-    )
-    cache, native = str(tmp_path / "cache"), f"native ({level})"
-    variables = {"TOPTHETA_CACHE": cache, VARIABLE: "native", "TOPTHETA_CPU_LEVEL": level}
-    first = run(code, **variables)
-    ready = str([f"{cache}, with float32 ({level})", native])
-    assert first.out == [
-        str([f"{cache}, with nothing built yet", f"{native}, which the first call builds"]), ready, "32.0", ready
-    ]  # fmt: skip
-    (line,) = first.log
-    assert line.startswith(f"toptheta_npu: building the CPU kernel for float32 ({level}) with ")
-    assert line.endswith(f"; it is kept in {cache}")
-    second = run(code, CXX="/no/such/compiler", **variables)
-    assert (second.out, second.log) == ([ready, ready, "32.0", ready], [])
-
-
 # Telling.
 
 
@@ -257,6 +197,7 @@ def findings(**options: bool) -> dict[str, tuple[str | None, str | None, str | N
     return {finding.name: (finding.found, finding.problem, finding.remedy) for finding in found}
 
 
+@pytest.mark.usefixtures("source")
 def test_telling_builds_nothing(native: Native, level: str, folder: Path) -> None:
     found = findings()
     assert list(found) == ["instruction set", "compiler", "cache", "threads", "operators"]
@@ -265,6 +206,10 @@ def test_telling_builds_nothing(native: Native, level: str, folder: Path) -> Non
     assert not folder.exists()
     assert native.loaded == []
     assert toptheta_npu.backend_info().cpu_backend == "auto"
+    build.library("float32")
+    found = findings()
+    assert found["cache"] == (f"{folder}, with float32", None, None)
+    assert found["operators"] == (f"native ({level})", None, None)
 
 
 @pytest.mark.parametrize(("name", "found"), [("auto", "PyTorch fallback"), ("native", None)])

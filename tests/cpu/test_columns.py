@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.cases import CASES, SAMPLED_CASES, TOKEN_CASES, Case
 from tests.cpu.columns import with_columns
@@ -23,9 +21,7 @@ from tests.cpu.native import (
     using,
 )
 from tests.helpers import assert_equals_oracle, assert_parts_merge, make_inputs
-from tests.random_cases import inputs_or_reject, largest_score, random_cases
 from tests.tiers import product
-from toptheta_npu import TopThetaValueError
 from toptheta_npu.fallback import Arguments
 
 _SIZES = [
@@ -54,24 +50,6 @@ def test_every_case_equals_the_oracle(dtype: str, level: str) -> None:
         assert same_bits((plain,), statistics[:1])
         assert_equals_oracle(inputs, statistics)
         assert_parts_merge(inputs, [partial], [keys_of_part(inputs)])
-
-
-@pytest.mark.drawn
-@pytest.mark.parametrize("level", OWN_LEVELS)
-@settings(max_examples=2 * settings().max_examples)
-@given(
-    case=random_cases(for_kernel=False, query_tokens=True),
-    path=st.sampled_from(["auto", "gather", "dense"]),
-    threads=st.integers(1, 3),
-)
-def test_drawn_cases_equal_the_oracle(level: str, case: Case, path: str, threads: int) -> None:
-    inputs = inputs_or_reject(case, path)
-    arguments = with_columns(operator_arguments(inputs))
-    with using(level, threads=threads):
-        _, statistics, partial = results_of(arguments, partial_arguments(inputs, arguments), path)
-    largest = largest_score(inputs)
-    assert_equals_oracle(inputs, statistics, largest)
-    assert_parts_merge(inputs, [partial], [keys_of_part(inputs)], largest)
 
 
 @pytest.mark.parametrize(("size", "dtype", "level"), product(_SIZES, ELEMENTS, OWN_LEVELS))
@@ -125,15 +103,3 @@ def test_a_nan_key_is_told_as_by_rows(level: str) -> None:
     assert found[0][0, :2].isnan().all()
     assert not found[0][0, 2:].isnan().any()
     assert not found[0][1].isnan().any()
-
-
-@pytest.mark.parametrize("level", OWN_LEVELS)
-def test_wrong_values_are_refused_as_by_rows(level: str) -> None:
-    arguments = operator_arguments(make_inputs(Case("wrong", lengths=(100,), paged="4d", block_size=32)))
-    arguments["block_table"][0, 1] = 10_000
-    messages = []
-    for given_ in (arguments, with_columns(arguments)):
-        with using(level, threads=1), pytest.raises(TopThetaValueError, match=r"^block_table\[0\]: ") as refused:
-            operators.incremental_attention(Arguments(**given_))
-        messages.append(str(refused.value))
-    assert messages[0] == messages[1]

@@ -59,36 +59,34 @@ def test_a_machine_without_any_level(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(instruction_sets, "_CPUINFO", tmp_path / "no such file")
     monkeypatch.setattr(platform, "machine", lambda: "arm64")
     with pytest.raises(TopThetaBackendError) as caught:
-        instruction_sets.levels()
+        instruction_sets.chosen()
     assert str(caught.value) == (
         "CPU: expected AVX2, FMA and F16C on x86-64 or FP16 arithmetic on aarch64, in /proc/cpuinfo, "
         "got a machine of type arm64 without them; run the PyTorch fallback: export TOPTHETA_BACKEND=cpu=fallback"
     )
 
 
-def test_a_forced_level_is_the_only_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_best_level_is_chosen_unless_one_is_forced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     claim(monkeypatch, tmp_path, "x86_64", _AVX512)
-    assert instruction_sets.levels() == ("avx512", "avx2")
+    assert instruction_sets.chosen().name == "avx512"
     monkeypatch.setenv(VARIABLE, "avx2")
-    assert instruction_sets.levels() == ("avx2",)
+    assert instruction_sets.chosen().name == "avx2"
 
 
 def test_a_forced_level_that_the_machine_does_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     claim(monkeypatch, tmp_path, "x86_64", _AVX512)
     monkeypatch.setenv(VARIABLE, "avx512_bf16")
     with pytest.raises(TopThetaBackendError) as caught:
-        instruction_sets.levels()
+        instruction_sets.chosen()
     assert str(caught.value) == (
         "TOPTHETA_CPU_LEVEL: expected one of the levels that this CPU runs (avx512, avx2), got 'avx512_bf16'; unset it"
     )
-    with pytest.raises(TopThetaBackendError, match=r"^level: .* got 'neon'; choose one of them$"):
-        instruction_sets.check_level("neon")
 
 
 def test_a_misspelt_level(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "avx-512")
     with pytest.raises(TopThetaValueError) as caught:
-        instruction_sets.levels()
+        instruction_sets.chosen()
     assert str(caught.value) == (
         "TOPTHETA_CPU_LEVEL: expected one of avx512_bf16, avx512, avx2, neon_bf16, neon, got 'avx-512'"
     )

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import struct
-
 import pytest
 import torch
 
 import toptheta_npu
 from tests.tiers import only
-from toptheta_npu.cpu import library, page_sums
-from toptheta_npu.errors import TopThetaBackendError
 from toptheta_npu.vllm.page_sums import NewRows, PageSums
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -54,29 +50,3 @@ def test_rows_past_the_end_are_not_added() -> None:
     native, plain = both(cache, BLOCK_SIZE, [NewRows(TABLE, LENGTHS)])
     assert native[0].isfinite().all()
     torch.testing.assert_close(native[0], plain[0])
-
-
-def test_arguments_of_another_version_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "_LIBRARIES", {})
-    monkeypatch.setattr(page_sums, "_FAILED", set())
-    monkeypatch.setattr(page_sums, "STEP", struct.Struct("@q"))
-    with (
-        toptheta_npu.use_backend("native", device="cpu"),
-        pytest.raises(TopThetaBackendError, match=r"CPU kernel: expected page sums of \d+ bytes, got \d+; install"),
-    ):
-        page_sums.find(torch.float32)
-
-
-def test_without_it_the_form_in_torch_runs_and_the_log_says_why(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(library, "_LIBRARIES", dict(library._LIBRARIES))
-    library.loaded(torch.float32)
-    monkeypatch.setattr(page_sums, "_FAILED", set())
-    monkeypatch.setattr(page_sums, "STEP", struct.Struct("@q"))
-    for key in [key for key in library._LIBRARIES if isinstance(key, tuple)]:
-        del library._LIBRARIES[key]
-    with toptheta_npu.use_backend("auto", device="cpu"), caplog.at_level("WARNING", "toptheta_npu"):
-        assert [page_sums.find(torch.float32) for _ in range(2)] == [None, None]
-    assert len(caplog.messages) == 1
-    assert "toptheta_npu makes its V sums in PyTorch: CPU kernel: expected page sums" in caplog.text

@@ -9,7 +9,6 @@ import functools
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
@@ -17,7 +16,7 @@ from hypothesis import given, settings
 from torch import Tensor
 
 import toptheta_npu
-from tests.cases import TOKEN_CASES, Case, valid_arguments
+from tests.cases import TOKEN_CASES, Case
 from tests.cpu.columns import with_columns
 from tests.cpu.native import ELEMENTS, OWN_LEVELS, keys_of_part, operator_arguments, operators, same_bits, using
 from tests.helpers import Inputs, assert_equals_oracle, make_inputs
@@ -133,23 +132,6 @@ def test_what_later_tokens_hold_changes_nothing_for_earlier_ones() -> None:
 
 
 @pytest.mark.usefixtures("native")
-def test_calls_go_past_the_checks_the_second_time_and_see_values_all_the_same() -> None:
-    arguments = valid_arguments("tokens")
-    first = toptheta_npu.incremental_attention_with_stats(**arguments)
-    with mock.patch("toptheta_npu.ops.calls.check", side_effect=AssertionError("checked again")):
-        again = toptheta_npu.incremental_attention_with_stats(**arguments)
-        assert same_bits(first, again)
-        fewer = arguments | {"actual_query_lengths": torch.tensor([1, 0])}
-        if isinstance(arguments["actual_query_lengths"], Tensor):
-            changed = toptheta_npu.incremental_attention_with_stats(**fewer)
-            assert changed[0][1].count_nonzero() == 0
-            with pytest.raises(TopThetaValueError, match=r"^actual_query_lengths\[0\]: expected 0 to 3 .*, got 9$"):
-                toptheta_npu.incremental_attention_with_stats(
-                    **arguments | {"actual_query_lengths": torch.tensor([9, 0])}
-                )
-
-
-@pytest.mark.usefixtures("native")
 def test_a_sequence_without_real_tokens_is_not_read() -> None:
     inputs = make_inputs(
         Case("unread", paged="4d", block_size=16, query_tokens=2, lengths=(40, 30), query_lengths=(2, 0))
@@ -160,10 +142,3 @@ def test_a_sequence_without_real_tokens_is_not_read() -> None:
     arguments["actual_query_lengths"] = torch.tensor([2, 1])
     with pytest.raises(TopThetaValueError, match=r"^block_table\[1\]: "):
         toptheta_npu.incremental_attention_with_stats(**arguments)
-
-
-@pytest.mark.usefixtures("native")
-def test_the_backend_runs_natively_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
-    with mock.patch("toptheta_npu.fallback.incremental.incremental_attention", side_effect=AssertionError):
-        toptheta_npu.incremental_attention(**valid_arguments("tokens"))
-    assert not caplog.records

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.cases import Case
+from tests.cpu.columns import with_columns
 from tests.cpu.native import (
     OWN_LEVELS,
     keys_of_part,
@@ -23,15 +24,17 @@ from toptheta_npu.fallback import Arguments
 
 @pytest.mark.drawn
 @pytest.mark.parametrize("level", OWN_LEVELS)
-@settings(max_examples=2 * settings().max_examples)
+@settings(max_examples=4 * settings().max_examples)
 @given(
     case=random_cases(for_kernel=False, query_tokens=True),
     path=st.sampled_from(["auto", "gather", "dense"]),
     threads=st.integers(1, 3),
+    columns=st.booleans(),
 )
-def test_operators_equal_the_oracle(level: str, case: Case, path: str, threads: int) -> None:
+def test_operators_equal_the_oracle(level: str, case: Case, path: str, threads: int, columns: bool) -> None:
     inputs = inputs_or_reject(case, path)
     arguments = operator_arguments(inputs)
+    arguments = with_columns(arguments) if columns else arguments
     part = partial_arguments(inputs, arguments)
     with using(level, threads=threads):
         plain = operators.incremental_attention(Arguments(**arguments, path=path))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from tests.serving.paged_engine import rebuild
 from tests.tiers import only
 from toptheta_npu import TopThetaValueError, incremental_attention_with_stats
 from toptheta_npu.cpu.repeated import LayerDecode, RepeatedRows
-from toptheta_npu.errors import TopThetaBackendError
 from toptheta_npu.fallback.arguments import Arguments
 from toptheta_npu.vllm.page_sums import NewRows, PageSums
 
@@ -142,19 +140,6 @@ def test_values_that_the_operator_refuses_are_not_run() -> None:
             assert repeat(repeatable(good, wrong, sums), wrong) is None
             with pytest.raises(TopThetaValueError):
                 by_operator(wrong)
-
-
-def test_arguments_of_another_version_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    key, value = caches(torch.float32, False)
-    a = drawn_call(key, value, 2, 0, {})
-    monkeypatch.setattr("toptheta_npu.cpu.repeated._REST_OF_ROWS", struct.Struct("@q"))
-    with (
-        toptheta_npu.use_backend("native", device="cpu"),
-        pytest.raises(
-            TopThetaBackendError, match=r"CPU kernel: expected a decoding layer of \d+ bytes, got \d+; install"
-        ),
-    ):
-        repeatable(a, a)
 
 
 def test_other_caches_queries_and_backends_do_not_fit() -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..cpu.counting import COUNTERS
 from ..thresholds.knots import Floats, Integers
 
-#: Bins of one cell, 112; the first of its counters is for what lies below them.
-BINS = COUNTERS - 1
+#: Bins of one cell.
+BINS = 112
+#: Its counters: one for what lies below its bins, and one for each of them.
+COUNTERS = BINS + 1
 
 #: Bins are never narrower than 2**MINIMUM_EXPONENT, about 1e-6: constant rows need a width too.
 MINIMUM_EXPONENT = -20

@@ -1,12 +1,12 @@
-"""Passes twice over all elements of calibration rows. The native CPU kernel has the same functions in C++."""
+"""Passes twice over all elements of calibration rows."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
 
-from ..cpu.counting import COUNTERS
 from ..thresholds.knots import Integers
+from .bins import COUNTERS
 
 
 def row_ranges(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -13,10 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..cpu.counting import COUNTERS
 from ..fallback.reference import log_sum_exp
 from ..thresholds.knots import bucket_of
-from .bins import BINS, MINIMUM_EXPONENT
+from .bins import BINS, COUNTERS, MINIMUM_EXPONENT
 from .observation import Observation, thresholds_of
 from .settings import CalibrationSettings
 from .sketch import SurvivalSketch, bins_of_rows, check_ends, ends_of_cells

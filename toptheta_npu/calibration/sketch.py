@@ -8,14 +8,11 @@ multi-k calibration with one histogram per (head, row-length bucket) instead of 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from types import ModuleType
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..cpu import counting as native_counting
-from ..cpu.backend import CPU_SELECTOR
 from ..errors import TopThetaTypeError, TopThetaValueError
 from ..thresholds.knots import Floats, Integers
 from . import counting
@@ -177,14 +174,9 @@ def _passes(count: int, width: int) -> Iterator[slice]:
     return (slice(start, min(start + step, count)) for start in range(0, count, step))
 
 
-def _counting() -> ModuleType:
-    """Choose the passes over all elements: the native ones where CPU tensors run the native kernel."""
-    return native_counting if CPU_SELECTOR.runs_native(torch.float32) else counting
-
-
 def _ranges(data: np.ndarray, cells: Integers) -> tuple[np.ndarray, np.ndarray]:
     """Find the smallest visible and the largest element of each cell, float32 [H, P], of rows [H, N, n]."""
-    low, high = _counting().row_ranges(data.reshape(-1, data.shape[-1]))
+    low, high = counting.row_ranges(data.reshape(-1, data.shape[-1]))
     check_ends(low, high)
     return ends_of_cells(low.reshape(data.shape[:2]), high.reshape(data.shape[:2]), cells)
 
@@ -212,7 +204,7 @@ def _histograms(data: np.ndarray, cells: Integers, smallest: np.ndarray, largest
     """Count rows [H, N, n] by bins, [H, P, 112]; row i belongs to cell ``cells[i]`` in every head."""
     scale, first, cell = (each.ravel() for each in bins_of_rows(smallest, largest, cells))
     rows, finest = data.reshape(-1, data.shape[-1]), 2.0**-MINIMUM_EXPONENT
-    counts: Integers = _counting().count(rows, cell, scale, first, finest, smallest.size)
+    counts: Integers = counting.count(rows, cell, scale, first, finest, smallest.size)
     return counts.reshape(*smallest.shape, BINS)
 
 

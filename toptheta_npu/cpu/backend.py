@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
@@ -34,13 +33,11 @@ class CpuSelector(Selector):
         self.failures: dict[torch.dtype, TopThetaBackendError] = {}
         self._decided: dict[tuple[str, torch.dtype], _Implementation] = {}
         self._logged: set[str] = set()  # reasons that are in the log
-        self._lock = threading.RLock()
 
     def choose(self, backend: str | None) -> None:
-        with self._lock:
-            super().choose(backend)
-            self.failures.clear()
-            self._decided.clear()
+        super().choose(backend)
+        self.failures.clear()
+        self._decided.clear()
 
     def implementation(self, name: str, dtype: torch.dtype) -> _Implementation:
         """Choose what an operator runs for tensors of a dtype. The first call may build it, later ones cost nothing.
@@ -70,17 +67,11 @@ class CpuSelector(Selector):
         name = next(iter(self.fallbacks))
         return self.implementation(name, dtype) is not self.fallbacks[name]
 
-    def _log_once(self, reason: str, error: Exception) -> None:
-        if reason not in self._logged:
-            self._logged.add(reason)
-            _logger.warning("toptheta_npu runs its PyTorch fallback on the CPU: %s", error)
-
     def _decide(self, name: str, dtype: torch.dtype) -> _Implementation:
-        with self._lock:
-            if (name, dtype) not in self._decided:  # by another thread, which was waited for
-                operators = self._native_operators(dtype)
-                self._decided[name, dtype] = self.fallbacks[name] if operators is None else getattr(operators, name)
-            return self._decided[name, dtype]
+        operators = self._native_operators(dtype)
+        chosen: _Implementation = self.fallbacks[name] if operators is None else getattr(operators, name)
+        self._decided[name, dtype] = chosen
+        return chosen
 
     def _native_operators(self, dtype: torch.dtype) -> ModuleType | None:
         """Load the native operators for a dtype. Return None for the fallback."""
@@ -94,7 +85,9 @@ class CpuSelector(Selector):
             if backend == "native":
                 raise
             self.failures[dtype] = error
-            self._log_once(str(error), error)
+            if str(error) not in self._logged:
+                self._logged.add(str(error))
+                _logger.warning("toptheta_npu runs its PyTorch fallback on the CPU: %s", error)
             return None
         return operators
 

@@ -15,7 +15,6 @@ import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from .._compiler import INSTALL, Compiler, CompilerFailure, find_compiler, run_compiler
 from ..errors import TopThetaBackendError, TopThetaError
@@ -23,8 +22,6 @@ from . import instruction_sets
 from .cache import VARIABLE, cache_folder
 
 SOURCE = Path(__file__).with_name("source") / "incremental_attention.cpp"
-#: What the layers of a serving engine call.
-SERVING_SOURCE = SOURCE.with_name("serving.cpp")
 #: The kernel's names of the dtypes that it is built for.
 ELEMENTS = {"float32": "Float32", "float16": "Float16", "bfloat16": "BFloat16"}
 # nobody reads errno or the exception flags of floating point, which would keep loops from becoming vector code
@@ -33,20 +30,12 @@ _FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", *_MATH
 _logger = logging.getLogger("toptheta_npu")
 
 
-class Library(NamedTuple):
-    """A shared library that may be loaded here, and the level that it was built for."""
-
-    path: Path
-    level: str
-
-
 @dataclass(frozen=True)
 class _Unit:
     """What is compiled, and how."""
 
     dtype_name: str
     level: instruction_sets.Level
-    source: Path
 
     @property
     def flags(self) -> list[str]:
@@ -55,65 +44,34 @@ class _Unit:
     @property
     def path(self) -> Path:
         """Where its library is kept: another one for other sources or flags."""
-        digest = hashlib.sha256("\0".join([self.source.name, *self.flags]).encode())
-        for file in (self.source, *sorted(self.source.parent.glob("*.h"))):
+        digest = hashlib.sha256("\0".join(self.flags).encode())
+        for file in (SOURCE, *sorted(SOURCE.parent.glob("*.h"))):
             digest.update(f"\0{file.name}\0".encode() + file.read_bytes())
         return cache_folder() / f"{self.dtype_name}-{self.level.name}-{digest.hexdigest()[:16]}.so"
 
 
-def best_library(dtype_name: str, *, source: Path = SOURCE) -> Library:
-    """Find the library of the best level that can be had on this machine; build it if need be.
+def library(dtype_name: str) -> Path:
+    """Find the kept shared library for a dtype and the level of this machine, or build it now.
 
     Args:
         dtype_name: "float32", "float16" or "bfloat16".
-        source: the C++ unit; the headers beside it belong to it.
-
-    Raises:
-        TopThetaBackendError: there is none; the message says why for the best level, and what to type.
-        TopThetaValueError: TOPTHETA_CPU_LEVEL names no level.
-    """
-    failure: TopThetaBackendError | None = None
-    for level in instruction_sets.levels():
-        try:
-            found = Library(library(dtype_name, level, source=source), level)
-        except TopThetaBackendError as error:
-            failure = failure or error
-            continue
-        if failure is not None:
-            _logger.warning("the CPU kernel for %s runs with %s alone: %s", dtype_name, level, failure)
-        return found
-    assert failure is not None
-    raise failure
-
-
-def library(dtype_name: str, level: str, *, source: Path = SOURCE) -> Path:
-    """Find the kept shared library of one dtype and level, or build it now.
-
-    Args:
-        dtype_name: "float32", "float16" or "bfloat16".
-        level: a level that this machine runs.
-        source: the C++ unit; the headers beside it belong to it.
 
     Raises:
         TopThetaBackendError: it cannot be had; the message says why and what to type.
-        TopThetaValueError: there is no such level.
+        TopThetaValueError: TOPTHETA_CPU_LEVEL names no level.
     """
-    unit = _Unit(dtype_name, instruction_sets.check_level(level), source)
+    unit = _Unit(dtype_name, instruction_sets.chosen())
     return unit.path if unit.path.is_file() else _build(unit)
 
 
-def kept_library(dtype_name: str, *, source: Path = SOURCE) -> Library | None:
-    """Find the library of the best level that is kept. Return None if there is none, and build nothing.
+def kept_library(dtype_name: str) -> Path | None:
+    """Find the same library if it is kept. Return None if it is not, and build nothing.
 
     Raises:
-        TopThetaBackendError: this machine runs no level.
-        TopThetaValueError: TOPTHETA_CPU_LEVEL names no level.
+        As `library`.
     """
-    for level in instruction_sets.levels():
-        path = _Unit(dtype_name, instruction_sets.LEVELS[level], source).path
-        if path.is_file():
-            return Library(path, level)
-    return None
+    path = _Unit(dtype_name, instruction_sets.chosen()).path
+    return path if path.is_file() else None
 
 
 def _build(unit: _Unit) -> Path:
@@ -141,11 +99,11 @@ def _build(unit: _Unit) -> Path:
 
 def _compile(unit: _Unit, compiler: Compiler, built: Path) -> Path:
     try:
-        run_compiler([*compiler.command, *unit.flags, str(unit.source), "-o", str(built)])
+        run_compiler([*compiler.command, *unit.flags, str(SOURCE), "-o", str(built)])
     except CompilerFailure as failure:
         raise TopThetaBackendError(
             "CPU kernel", "it to compile", f"{compiler}, which {failure.summary}",
-            f"{INSTALL}, or name another compiler in CXX",
+            f"{INSTALL}, or name another compiler in CXX or a lesser level in {instruction_sets.VARIABLE}",
         ) from failure  # fmt: skip
     return built
 
@@ -155,8 +113,7 @@ def main() -> None:
     argparse.ArgumentParser(prog="python -m toptheta_npu.cpu.build", description=__doc__).parse_args()
     try:
         for dtype_name in ELEMENTS:
-            print(f"{dtype_name}: {best_library(dtype_name).path}")
-            best_library(dtype_name, source=SERVING_SOURCE)
+            print(f"{dtype_name}: {library(dtype_name)}")
     except TopThetaError as error:
         sys.exit(f"build: {error}")
 

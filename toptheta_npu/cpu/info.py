@@ -39,21 +39,22 @@ def what_runs(selector: CpuSelector, *, probe: bool) -> Finding:
 def _native(selector: CpuSelector) -> str:
     if failure := selector.failures.get(torch.float32):
         raise failure
-    if kept := build.kept_library("float32"):
-        return f"native ({kept.level})"
+    native = f"native ({instruction_sets.chosen().name})"
+    if build.kept_library("float32"):
+        return native
     find_compiler()
-    return f"native ({instruction_sets.levels()[0]}), which the first call builds"
+    return f"{native}, which the first call builds"
 
 
 def _instruction_set() -> Finding:
     try:
-        levels = instruction_sets.levels()
+        level = instruction_sets.chosen().name
     except TopThetaBackendError as error:
         return as_finding("instruction set", None, error)
     except TopThetaValueError as error:
         return Finding("instruction set", None, str(error), f"unset {instruction_sets.VARIABLE}")
-    others = [level for level in instruction_sets.available() if level != levels[0]]
-    return Finding("instruction set", levels[0] + (f"; this CPU also runs {', '.join(others)}" if others else ""))
+    others = [other for other in instruction_sets.available() if other != level]
+    return Finding("instruction set", level + (f"; this CPU also runs {', '.join(others)}" if others else ""))
 
 
 def _compiler() -> Finding:
@@ -76,10 +77,9 @@ def _cache() -> Finding:
     folder = None
     try:
         folder = str(cache_folder())
-        kept = {name: build.kept_library(name) for name in build.ELEMENTS}
+        kept = [name for name in build.ELEMENTS if build.kept_library(name)]
     except TopThetaBackendError as error:
         return as_finding("cache", folder, error)
     except TopThetaValueError:  # of the level, which is told elsewhere
         return Finding("cache", folder)
-    libraries = [f"{name} ({library.level})" for name, library in kept.items() if library]
-    return Finding("cache", f"{folder}, with {', '.join(libraries) or 'nothing built yet'}")
+    return Finding("cache", f"{folder}, with {', '.join(kept) or 'nothing built yet'}")

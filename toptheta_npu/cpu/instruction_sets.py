@@ -79,39 +79,23 @@ def cpu_flags() -> frozenset[str]:
     return frozenset.intersection(*cores) if cores else frozenset()
 
 
-def levels() -> tuple[str, ...]:
-    """List the level that TOPTHETA_CPU_LEVEL forces, or all that this machine runs, best first; at least one.
+def chosen() -> Level:
+    """Choose the level that TOPTHETA_CPU_LEVEL forces, or the best that this machine runs.
 
     Raises:
         TopThetaValueError: the variable names no level.
         TopThetaBackendError: this machine does not run it, or runs none.
     """
-    forced = os.environ.get(VARIABLE)
-    if forced:
-        check_level(forced, VARIABLE)
-        return (forced,)
-    found = available()
+    forced, found = os.environ.get(VARIABLE), available()
+    if forced and forced not in LEVELS:
+        raise TopThetaValueError(VARIABLE, f"one of {', '.join(LEVELS)}", shown(forced))
+    if forced and forced not in found:
+        expected = f"one of the levels that this CPU runs ({', '.join(found) or 'none'})"
+        raise TopThetaBackendError(VARIABLE, expected, repr(forced), "unset it")
     if not found:
         raise TopThetaBackendError(
             "CPU", "AVX2, FMA and F16C on x86-64 or FP16 arithmetic on aarch64, in /proc/cpuinfo",
             f"a machine of type {platform.machine()} without them",
             "run the PyTorch fallback: export TOPTHETA_BACKEND=cpu=fallback",
         )  # fmt: skip
-    return found
-
-
-def check_level(name: str, argument: str = "level") -> Level:
-    """Look up the level of this name, and check that this machine runs it.
-
-    Raises:
-        TopThetaValueError: there is no such level.
-        TopThetaBackendError: this machine does not run it; the message names those that it runs.
-    """
-    if name not in LEVELS:
-        raise TopThetaValueError(argument, f"one of {', '.join(LEVELS)}", shown(name))
-    found = available()
-    if name not in found:
-        expected = f"one of the levels that this CPU runs ({', '.join(found) or 'none'})"
-        remedy = "unset it" if argument == VARIABLE else "choose one of them"
-        raise TopThetaBackendError(argument, expected, repr(name), remedy)
-    return LEVELS[name]
+    return LEVELS[forced or found[0]]

@@ -5,15 +5,12 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from ..errors import TopThetaBackendError
 from ..fallback.arguments import FLOAT_TENSORS, TABLE, Arguments
-from . import cache, threads
-from .build import Library, best_library
+from . import build, cache, threads
 
 DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 _VIEW = "Pqqqq"
@@ -32,8 +29,13 @@ _WORDS = "".join(FIELDS.values())
 ARGUMENTS = struct.Struct("@" + _WORDS)
 #: The words that are addresses: of the tensors in the order of `fallback.arguments.Arguments`, then of the outputs.
 POINTERS = tuple(word for word, kind in enumerate(_WORDS) if kind == "P")
-# by dtype, and those of other units by their sources and dtype
-_LIBRARIES: dict[torch.dtype | tuple[Path, torch.dtype], ctypes.CDLL] = {}
+#: struct PageSumsOfLayer, WrittenRows, and what is behind these and Arguments in DecodingLayer and DecodingRows.
+SUMS_OF_LAYER, WRITTEN_ROWS = struct.Struct("@5qP4qP"), struct.Struct("@3qP" + 2 * _INTEGERS + "2qP")
+REST_OF_LAYER, REST_OF_ROWS = struct.Struct("@2Pq"), struct.Struct("@2q" + _INTEGERS + "4P")
+#: struct RowsToRound.
+ROWS_TO_ROUND = struct.Struct("@P8q2P3qP3q")
+_SIZE = sum(each.size for each in (ARGUMENTS, SUMS_OF_LAYER, REST_OF_LAYER, WRITTEN_ROWS, REST_OF_ROWS, ROWS_TO_ROUND))
+_LIBRARIES: dict[torch.dtype, ctypes.CDLL] = {}
 RUN_IN_PARALLEL = threads.run_in_parallel()
 
 
@@ -43,86 +45,39 @@ def function(dtype: torch.dtype) -> Callable[[bytes], int]:
     Raises:
         TopThetaBackendError: the library cannot be built or does not fit.
     """
-    library = _LIBRARIES.get(dtype) or _library(dtype)
-    entry: Callable[[bytes], int] = library.toptheta_incremental_attention
+    entry: Callable[[bytes], int] = (_LIBRARIES.get(dtype) or loaded(dtype)).toptheta_incremental_attention
     return entry
 
 
-def read(tensor: Tensor) -> float:
-    """Load all bytes of a contiguous tensor over as many threads as an operator uses, and do nothing else.
-
-    Returns:
-        The largest of them as float32 numbers, NaN left out.
-
-    Raises:
-        As `function`.
-    """
-    entry: Callable[..., float] = _library(tensor.dtype).toptheta_read
-    return entry(tensor.data_ptr(), tensor.nbytes, threads.thread_count(), RUN_IN_PARALLEL)
-
-
 def loaded(dtype: torch.dtype) -> ctypes.CDLL:
-    """Load the library for tensors of this dtype. Its entry points are those at the end of its C++ unit.
+    """Load the library for tensors of this dtype. Its entry points are those of its C++ unit.
 
     Raises:
         As `function`.
     """
-    return _library(dtype)
-
-
-def loaded_unit(source: Path, dtype: torch.dtype, declare: Callable[[ctypes.CDLL], None]) -> ctypes.CDLL:
-    """Load another unit than the operators for tensors of this dtype. ``declare`` sees it the first time.
-
-    Raises:
-        As `function`.
-    """
-    found = _LIBRARIES.get((source, dtype))
-    if found is None:
-        found = _open(best_library(DTYPES[dtype], source=source))
-        declare(found)
-        _LIBRARIES[source, dtype] = found
-    return found
-
-
-def check_size(name: str, expected: int, found: int) -> None:
-    """Check that a library takes the arguments that are packed for it.
-
-    Raises:
-        TopThetaBackendError: it does not.
-    """
-    if found != expected:
-        remedy = "install toptheta_npu again"
-        raise TopThetaBackendError("CPU kernel", f"{name} of {expected} bytes", str(found), remedy)
-
-
-def _library(dtype: torch.dtype) -> ctypes.CDLL:
     found = _LIBRARIES.get(dtype)
     if found is None:
-        found = _LIBRARIES[dtype] = _load(best_library(DTYPES[dtype]))
+        found = _LIBRARIES[dtype] = _load(str(build.library(DTYPES[dtype])))
     return found
 
 
-def _open(built: Library) -> ctypes.CDLL:
+def _load(path: str) -> ctypes.CDLL:
     try:
-        return ctypes.CDLL(str(built.path))
+        library = ctypes.CDLL(path)
     except OSError as error:
         remedy = f"remove it, or set {cache.VARIABLE} to a folder from which programs may be run"
         raise TopThetaBackendError("CPU kernel", "a library that can be loaded", str(error), remedy) from error
-
-
-def _load(built: Library) -> ctypes.CDLL:
-    library = _open(built)
-    size = library.toptheta_size_of_arguments
+    size = library.toptheta_size_of_structs
     size.restype = ctypes.c_int64
-    check_size("arguments", ARGUMENTS.size, size())
-    step, read = library.toptheta_incremental_attention, library.toptheta_read
-    step.argtypes, step.restype = [ctypes.c_char_p], ctypes.c_int32
-    read.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
-    read.restype = ctypes.c_float
-    ranges, count = library.toptheta_row_ranges, library.toptheta_count
-    ranges.argtypes, ranges.restype = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, *[ctypes.c_void_p] * 2], None
-    count.argtypes = [*ranges.argtypes, ctypes.c_void_p, ctypes.c_float, ctypes.c_void_p]
-    count.restype = None
-    pack = library.toptheta_pack_rows
-    pack.argtypes, pack.restype = [ctypes.c_char_p], None
+    if size() != _SIZE:
+        remedy = "install toptheta_npu again"
+        raise TopThetaBackendError("CPU kernel", f"arguments of {_SIZE} bytes", str(size()), remedy)
+    packed, address, strides = ctypes.c_char_p, ctypes.c_void_p, [ctypes.c_int64] * 3
+    for entry, arguments in (
+        (library.toptheta_incremental_attention, [packed]),
+        (library.toptheta_page_sums, [packed, packed, address]),
+        (library.toptheta_decode_layer, [packed, packed, address, *strides, address]),
+        (library.toptheta_round_rows, [packed]),
+    ):
+        entry.argtypes, entry.restype = arguments, ctypes.c_int32
     return library

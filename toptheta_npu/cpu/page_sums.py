@@ -1,27 +1,15 @@
-"""The native form of `vllm.page_sums`: one call makes the V sums that a step of a serving engine ends, and means.
-
-It is in a library with the call of `repeated`, which makes them, too.
-"""
+"""The native form of `vllm.page_sums`: one call makes the V sums that a step of a serving engine ends, and means."""
 
 from __future__ import annotations
 
 import ctypes
-import logging
-import struct
 
 import torch
 from torch import Tensor
 
-from ..errors import TopThetaBackendError
-from . import library
 from .backend import CPU_SELECTOR
-from .build import SERVING_SOURCE
+from .library import RUN_IN_PARALLEL, SUMS_OF_LAYER, WRITTEN_ROWS, loaded
 from .threads import thread_count
-
-#: The fields of struct PageSumsOfLayer and of struct WrittenRows in source/page_sums.h.
-LAYER, STEP = struct.Struct("@5qP4qP"), struct.Struct("@3qP" + 2 * "Pq" + "2qP")
-_FAILED: set[torch.dtype] = set()
-_logger = logging.getLogger("toptheta_npu")
 
 
 def find(dtype: torch.dtype) -> ctypes.CDLL | None:
@@ -34,16 +22,7 @@ def find(dtype: torch.dtype) -> ctypes.CDLL | None:
     Raises:
         TopThetaBackendError: it cannot be had, and the backend is "native".
     """
-    if not CPU_SELECTOR.runs_native(dtype) or dtype in _FAILED:
-        return None
-    try:
-        return library.loaded_unit(SERVING_SOURCE, dtype, _declare)
-    except TopThetaBackendError as error:
-        if CPU_SELECTOR.backend == "native":
-            raise
-        _FAILED.add(dtype)
-        _logger.warning("toptheta_npu makes its V sums in PyTorch: %s", error)
-        return None
+    return loaded(dtype) if CPU_SELECTOR.runs_native(dtype) else None
 
 
 def pack_layer(value_cache: Tensor, sums: Tensor, rows: int) -> bytes:
@@ -56,7 +35,7 @@ def pack_layer(value_cache: Tensor, sums: Tensor, rows: int) -> bytes:
     """
     blocks, heads, block_size, head_dim = value_cache.shape
     place = value_cache.data_ptr(), *value_cache.stride()
-    return LAYER.pack(blocks, block_size, rows, heads, head_dim, *place, sums.data_ptr())
+    return SUMS_OF_LAYER.pack(blocks, block_size, rows, heads, head_dim, *place, sums.data_ptr())
 
 
 def pack_step(block_table: Tensor, seq_lens: Tensor, query_start_loc: Tensor | None, *, means: bool = True) -> bytes:
@@ -72,15 +51,5 @@ def pack_step(block_table: Tensor, seq_lens: Tensor, query_start_loc: Tensor | N
     starts = (0, 0) if query_start_loc is None else (query_start_loc.data_ptr(), query_start_loc.dtype == torch.int64)
     lengths = seq_lens.data_ptr(), seq_lens.dtype == torch.int64
     batch, width = block_table.shape
-    threads = thread_count(), library.RUN_IN_PARALLEL
-    return STEP.pack(batch, width, width, block_table.data_ptr(), *lengths, *starts, means, *threads)
-
-
-def _declare(found: ctypes.CDLL) -> None:
-    size, sums = found.toptheta_size_of_page_sums, found.toptheta_page_sums
-    size.restype = found.toptheta_size_of_decoding.restype = ctypes.c_int64
-    library.check_size("page sums", LAYER.size + STEP.size, size())
-    packed, address, strides = [ctypes.c_char_p] * 2, ctypes.c_void_p, [ctypes.c_int64] * 3
-    sums.argtypes, sums.restype = [*packed, address], ctypes.c_int32
-    decode = found.toptheta_decode_layer
-    decode.argtypes, decode.restype = [*packed, address, *strides, address], ctypes.c_int32
+    threads = thread_count(), RUN_IN_PARALLEL
+    return WRITTEN_ROWS.pack(batch, width, width, block_table.data_ptr(), *lengths, *starts, means, *threads)

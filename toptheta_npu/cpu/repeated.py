@@ -7,8 +7,6 @@ is left for a layer is one native call, which makes its V sums and means, too. I
 
 from __future__ import annotations
 
-import ctypes
-import struct
 from typing import NamedTuple
 
 import torch
@@ -16,22 +14,19 @@ from torch import Tensor
 
 from .._value_checks import host_can_read
 from ..fallback.arguments import TENSORS, Arguments
-from . import page_sums
 from .backend import CPU_SELECTOR
-from .library import check_size, function
+from .library import REST_OF_LAYER, REST_OF_ROWS, SUMS_OF_LAYER, loaded
 from .operators import WITH_STATISTICS, check_status
 from .plans import of_options, pack
 from .threads import thread_count
 
-#: The fields of struct DecodingLayer behind those of its two parts, and of struct DecodingRows behind WrittenRows.
-_REST_OF_LAYER, _REST_OF_ROWS = struct.Struct("@2PqP"), struct.Struct("@2qPq4P")
 #: Tensors of a repeated call; it has no others.
 _TENSORS = (
     "query", "key", "value", "threshold", "actual_seq_lengths", "block_table", "key_antiquant_scale",
     "value_antiquant_scale", "discarded_mass", "value_mean",
 )  # fmt: skip
 _OTHER_TENSORS = [place for place in range(*TENSORS.indices(99)) if Arguments._fields[place] not in _TENSORS]
-_NO_SUMS = bytes(page_sums.LAYER.size)
+_NO_SUMS = bytes(SUMS_OF_LAYER.size)
 
 
 class RepeatedRows(NamedTuple):
@@ -77,14 +72,9 @@ class LayerDecode:
             "value": (value.data_ptr(), *value.stride()), "threshold": (0, 0, 1),
             "block_table": (0, 0, block_size, blocks), "threads": (thread_count(),),
         }, options)  # fmt: skip
-        kernel = ctypes.cast(function(query.dtype), ctypes.c_void_p).value  # type: ignore[arg-type]
         tables = threshold.data_ptr(), 0 if discarded_mass is None else discarded_mass.data_ptr()
-        self._packed = packed + (sums or _NO_SUMS) + _REST_OF_LAYER.pack(*tables, number, kernel)
-        library = page_sums.find(query.dtype)
-        assert library is not None
-        size = len(self._packed) + page_sums.STEP.size + _REST_OF_ROWS.size
-        check_size("a decoding layer", size, library.toptheta_size_of_decoding())
-        self._entry = library.toptheta_decode_layer
+        self._packed = packed + (sums or _NO_SUMS) + REST_OF_LAYER.pack(*tables, number)
+        self._entry = loaded(query.dtype).toptheta_decode_layer
 
     @staticmethod
     def is_possible(arguments: Arguments) -> bool:
@@ -92,7 +82,7 @@ class LayerDecode:
         plain = host_can_read(arguments.query) and arguments.key.dim() == 4 and arguments.is_of_one_token
         rest = any(arguments[place] is not None for place in _OTHER_TENSORS)
         paged = arguments.block_table is not None and arguments.actual_seq_lengths is not None
-        return plain and paged and not rest and page_sums.find(arguments.query.dtype) is not None
+        return plain and paged and not rest and CPU_SELECTOR.runs_native(arguments.query.dtype)
 
     def rows(
         self, written: bytes, lengths: Tensor, block_table: Tensor, places: Tensor, layers: int
@@ -112,7 +102,7 @@ class LayerDecode:
         (batch, width), (heads, kv_heads, head_dim) = block_table.shape, self._heads
         kept = block_table.new_empty((layers, batch, heads))
         value_rows = block_table.new_empty((layers, batch, kv_heads))
-        packed = written + _REST_OF_ROWS.pack(
+        packed = written + REST_OF_ROWS.pack(
             batch, width, lengths.data_ptr(), lengths.dtype == torch.int64, block_table.data_ptr(), places.data_ptr(),
             kept.data_ptr(), value_rows.data_ptr(),
         )  # fmt: skip

@@ -81,7 +81,7 @@ def list_contenders(device: str, *, int8: bool = False) -> list[Contender]:
     top_k = Contender("top-k (torch.topk)", "top-k", _top_k, _no_table)
     fallback_row = Contender("PyTorch fallback", "fallback", _fallback)
     if device == "cpu":
-        stream = Contender("stream", "floor", _stream, _no_native)
+        stream = Contender("stream", "floor", _read_keys, _no_native)
         own = _own("native at θ=-inf", "native top-θ", _no_native) + (_own_int8(_no_native) if int8 else [])
         return [stream, *_sdpa(), *own, top_k, fallback_row]
     own = _own("top-θ at -inf", "top-θ")
@@ -285,13 +285,6 @@ def _top_k(inputs: Inputs) -> Call:
         return out.view_as(query)
 
     return attend
-
-
-def _stream(inputs: Inputs) -> Call:
-    """Make the call that reads all bytes of K by the threads of the native kernel."""
-    from ..cpu.library import read
-
-    return lambda copy: read(inputs.layers[copy][0])
 
 
 def _read_keys(inputs: Inputs) -> Call:

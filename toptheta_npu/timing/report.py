@@ -40,8 +40,8 @@ _LIMIT = (
     "limit: K and the V rows needed, moved at the rate of the floor, over the best dense row."
 )
 _CAPTIONS = {
-    "cpu": " over SDPA: top-θ over the best form of SDPA.\nstream: the rate at which the same threads read K as plain "
-    "loads. rate: of the bytes that must be moved, over that of stream.",
+    "cpu": " over SDPA: top-θ over the best form of SDPA.\nstream: the rate at which as many threads read K, as a sum "
+    "of integers. rate: of the bytes that must be moved, over that of stream.",
     "npu": _LIMIT,
     "cuda": _LIMIT,
 }

@@ -16,6 +16,7 @@
 #include "scores.h"
 #include "selection.h"
 #include "step_parts.h"
+#include "value_checks.h"
 #include "values.h"
 #include "work.h"
 
@@ -293,5 +294,13 @@ private:
     std::unique_ptr<Gates> gates_;  // per sequence and KV head: its thresholds, where probabilities are compared
     std::unique_ptr<std::atomic<int64_t>[]> unfinished_;  // per sequence and KV head: granules that are not done
 };
+
+// Checks the values in lengths, starts, thresholds, masses and block tables, and runs the step. False: one is wrong,
+// and nothing is written; or a scale of int8 rows is, which is seen as it is read, so outputs may be written.
+template <class Element>
+bool run_step(const Arguments& arguments)
+{
+    return are_values_good(arguments) && Step<Element>(arguments).run();
+}
 
 }  // namespace toptheta

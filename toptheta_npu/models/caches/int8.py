@@ -12,7 +12,7 @@ from transformers import DynamicCache, PretrainedConfig
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, StaticLayer
 
 from ..._checks import MAX_TOKENS, check_int
-from ...cpu.packing import pack_rows
+from ...cpu.int8_rows import pack_rows
 from ...errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
 from ...fallback.antiquant import (
     PER_CHANNEL,

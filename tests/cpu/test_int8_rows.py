@@ -1,4 +1,4 @@
-"""Rows that the native library rounds to int8 are those of PyTorch's operations, bit for bit."""
+"""Rows that the native library rounds to int8 for caches of models are those of PyTorch's operations, bit for bit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from tests.cpu.native import ELEMENTS
 from toptheta_npu import use_backend
-from toptheta_npu.cpu.packing import pack_rows
+from toptheta_npu.cpu.int8_rows import pack_rows
 from toptheta_npu.models.caches.int8 import Packing
 
 

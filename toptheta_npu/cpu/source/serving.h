@@ -1,14 +1,14 @@
 // What a layer of a serving engine does in a step beside its kernels for prompts: V sums, means of V rows, decode rows.
-//
-// TOPTHETA_ELEMENT is Float32, Float16 or BFloat16.
+#pragma once
+
 #include <algorithm>
 #include <cstdint>
-#include <new>
 #include <vector>
 
 #include "arguments.h"
 #include "elements.h"
 #include "page_sums.h"
+#include "step.h"
 
 namespace toptheta {
 
@@ -19,7 +19,6 @@ struct DecodingLayer {
     const float* threshold;  // [places, Hq]
     const float* discarded_mass;  // [places, Hq], or null
     int64_t number;  // among the layers whose rows are counted together
-    int32_t (*decode)(const Arguments* arguments);  // toptheta_incremental_attention, which is in another library
 };
 
 // The rows that decode in a step; what is counted begins with the first layer's.
@@ -74,70 +73,41 @@ inline const float* look_up(const float* table, const DecodingRows& rows, int64_
     return table == nullptr ? nullptr : to;
 }
 
-inline int32_t make_sums(const PageSumsOfLayer& layer, const WrittenRows& written, float* mean)
-{
-    try {
-        PageSums<TOPTHETA_ELEMENT> sums(layer, written);
-        if (!sums.prepare()) {
-            return kBadValues;
-        }
-        sums.run(mean);
-    } catch (const std::bad_alloc&) {
-        return kOutOfMemory;
-    }
-    return kDone;
-}
-
-}  // namespace toptheta
-
-#define TOPTHETA_EXPORT extern "C" __attribute__((visibility("default")))
-
 // Makes the sums of the pieces of pages that a step has filled, and the means [sequences with one new token, Hkv, D],
-// if they are wanted.
-// Lengths and block tables are checked first; where one is wrong nothing is written.
-TOPTHETA_EXPORT int32_t toptheta_page_sums(const toptheta::PageSumsOfLayer* layer, const toptheta::WrittenRows* written,
-                                           float* mean)
+// if they are wanted. False: a length or a block table is wrong, and nothing is written.
+template <class Element>
+inline bool make_sums(const PageSumsOfLayer& layer, const WrittenRows& written, float* mean)
 {
-    return toptheta::make_sums(*layer, *written, mean);
+    PageSums<Element> sums(layer, written);
+    if (!sums.prepare()) {
+        return false;
+    }
+    sums.run(mean);
+    return true;
 }
 
-// The same, and then the decode step with these means: `query` [S, Hq, D] with strides, `out` [S, Hq, D] contiguous.
-// Values are checked before each of the two; where one is wrong `out` is not written.
-TOPTHETA_EXPORT int32_t toptheta_decode_layer(const toptheta::DecodingLayer* layer, const toptheta::DecodingRows* rows,
-                                              const void* query, int64_t sequence_stride, int64_t head_stride,
-                                              int64_t element_stride, void* out)
+// The same, and then the decode step with these means: `query` [S, Hq, D], `out` [S, Hq, D] contiguous. Values are
+// checked before each of the two; false: one is wrong, and `out` is not written.
+template <class Element>
+bool decode_layer(const DecodingLayer& layer, const DecodingRows& rows, const TensorView& query, void* out)
 {
-    static thread_local toptheta::Intermediate intermediate;
-    toptheta::Arguments a = toptheta::arguments_of(*layer, *rows);
+    static thread_local Intermediate intermediate;
+    Arguments a = arguments_of(layer, rows);
     const int64_t of_heads = a.batch * a.heads;
-    float* free = nullptr;
-    try {
-        free = intermediate.of(3 * of_heads + a.batch * a.key_value_heads * a.head_dim);
-    } catch (const std::bad_alloc&) {
-        return toptheta::kOutOfMemory;
-    }
-    a.threshold = toptheta::look_up(layer->threshold, *rows, a.heads, free);
-    a.discarded_mass = toptheta::look_up(layer->discarded_mass, *rows, a.heads, free + of_heads);
+    float* free = intermediate.of(3 * of_heads + a.batch * a.key_value_heads * a.head_dim);
+    a.threshold = look_up(layer.threshold, rows, a.heads, free);
+    a.discarded_mass = look_up(layer.discarded_mass, rows, a.heads, free + of_heads);
     a.lse = free + 2 * of_heads;
-    if (layer->sums.sums != nullptr) {
+    if (layer.sums.sums != nullptr) {
         float* mean = free + 3 * of_heads;
-        const int32_t status = toptheta::make_sums(layer->sums, rows->written, mean);
-        if (status != toptheta::kDone) {
-            return status;
+        if (!make_sums<Element>(layer.sums, rows.written, mean)) {
+            return false;
         }
         a.value_mean = mean;
     }
-    a.query = {query, sequence_stride, head_stride, 0, element_stride};
+    a.query = query;
     a.out = out;
-    return layer->decode(&a);
+    return run_step<Element>(a);
 }
 
-// By which the caller knows that it packs the same structs.
-TOPTHETA_EXPORT int64_t toptheta_size_of_page_sums()
-{
-    return sizeof(toptheta::PageSumsOfLayer) + sizeof(toptheta::WrittenRows);
-}
-TOPTHETA_EXPORT int64_t toptheta_size_of_decoding()
-{
-    return sizeof(toptheta::DecodingLayer) + sizeof(toptheta::DecodingRows);
-}
+}  // namespace toptheta
