@@ -67,9 +67,7 @@ def test_a_cpu_with_its_native_kernel(level: str, monkeypatch: pytest.MonkeyPatc
     assert lines[1] == f"yes     CPU           native ({level}), torch {torch.__version__}"
     assert lines[2].startswith(f"        instruction set: {level}")
     assert lines[3] == f"        compiler: {find_compiler()}"
-    assert re.fullmatch(
-        rf"        cache: {re.escape(str(cache.cache_folder()))}, with .*float32 \({level}\).*", lines[4]
-    )
+    assert lines[4] == f"        cache: {cache.cache_folder()}"
     assert lines[-1].endswith("CPU tensors run the native kernel.")
 
 
@@ -87,7 +85,7 @@ def test_a_cpu_without_a_compiler(
         "        to do: install g++ 9 or newer, for example: apt-get install g++, or unset CXX",
         lines[3],
         "        compiler: expected g++ or $CXX, got /no/such/compiler",
-        f"        cache: {tmp_path / 'cache'}, with nothing built yet",
+        f"        cache: {tmp_path / 'cache'}",
     ]
     assert lines[-1].endswith("CPU tensors run the PyTorch fallback.")
     report = json.loads(run("--json").stdout)

@@ -6,7 +6,6 @@ import math
 import mmap
 from collections.abc import Iterator
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.cases import Case
-from tests.cpu.native import ELEMENTS, OWN_LEVELS, operator_arguments, operators, partial_arguments, same_bits, using
+from tests.cpu.native import ELEMENTS, OWN_LEVELS, operator_arguments, operators, same_bits, using
 from tests.helpers import assert_equals_oracle, make_inputs
 from toptheta_npu import TopThetaValueError
 from toptheta_npu._checks import ROW_PLACEMENTS
@@ -35,35 +34,6 @@ def level(request: pytest.FixtureRequest) -> Iterator[str]:
 
 def with_stats(**arguments: Any) -> tuple[Tensor, ...]:
     return operators.incremental_attention_with_stats(Arguments(**arguments))  # type: ignore[no-any-return]
-
-
-# What a process may have set.
-
-
-def _all_results(arguments: dict[str, Any], part: dict[str, Any]) -> tuple[Tensor, ...]:
-    partial = operators.incremental_attention_partial(Arguments(**part))
-    return operators.incremental_attention(Arguments(**arguments)), *with_stats(**arguments), *partial
-
-
-@pytest.mark.parametrize("setting", ["float64", "float16", "meta"])
-def test_results_do_not_follow_the_default_dtype_and_device(setting: str, level: str) -> None:
-    inputs = make_inputs(_BASE)
-    arguments = operator_arguments(inputs)
-    part = partial_arguments(inputs, arguments)
-    expected = _all_results(arguments, part)
-    try:
-        if setting == "meta":
-            torch.set_default_device(setting)
-        else:
-            torch.set_default_dtype(getattr(torch, setting))
-        with mock.patch.object(operators, "function", return_value=lambda fields: 0):  # which writes nowhere
-            memory = [(tensor.dtype, tensor.device) for tensor in _all_results(arguments, part)]
-        assert memory == [(tensor.dtype, tensor.device) for tensor in expected]
-        found = _all_results(arguments, part)
-    finally:
-        torch.set_default_device(None)
-        torch.set_default_dtype(torch.float32)
-    assert same_bits(found, expected)
 
 
 # Sizes and addresses.

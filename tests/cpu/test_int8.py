@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from tests.cases import CASES, Case
-from tests.cpu.columns import with_columns
 from tests.cpu.driver import BAD_VALUES, DONE, CaseFile, build_driver, run_driver
 from tests.cpu.driver_cases import with_packed_scales
 from tests.cpu.native import (
@@ -106,34 +105,6 @@ def test_scales_inside_the_rows_as_engines_put_them(level: str, scales_as: str) 
     with using(level, threads=2):
         for path in ("auto", "gather", "dense"):
             assert_equals_oracle(inputs, operators.incremental_attention_with_stats(Arguments(**arguments, path=path)))
-
-
-@pytest.mark.parametrize("level", OWN_LEVELS)
-@pytest.mark.parametrize("case", [case for case in _INT8 if not case.paged][:8], ids=lambda case: case.id)
-def test_keys_by_columns(case: Case, level: str) -> None:
-    inputs = make_inputs(case, poison=("outside",))
-    with using(level):
-        found = operators.incremental_attention_with_stats(Arguments(**with_columns(operator_arguments(inputs))))
-    assert_equals_oracle(inputs, found)
-
-
-@pytest.mark.parametrize("scales", ["token", "channel"])
-@pytest.mark.parametrize("level", OWN_LEVELS)
-def test_bits_depend_neither_on_threads_nor_on_the_batch(level: str, scales: str) -> None:
-    case = Case("long", dtype="bfloat16", int8="both", scales=scales, heads=8, kv_heads=2, head_dim=128, keep=0.05,
-                lengths=(5000, 700, 0, 2500), vmc=True)  # fmt: skip
-    arguments = operator_arguments(make_inputs(case))
-    with using(level, threads=1):
-        one = operators.incremental_attention_with_stats(Arguments(**arguments))
-    with using(level, threads=3):
-        assert same_bits(one, operators.incremental_attention_with_stats(Arguments(**arguments)))
-        for row in range(4):
-            alone = {
-                name: given[row : row + 1] if isinstance(given, Tensor) and len(given) == 4 else given
-                for name, given in arguments.items()
-            }
-            found = operators.incremental_attention_with_stats(Arguments(**alone))
-            assert same_bits(found, tuple(part[row : row + 1] for part in one))
 
 
 def _step(dtype: torch.dtype = torch.float32) -> dict[str, Any]:

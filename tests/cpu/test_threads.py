@@ -32,6 +32,7 @@ _LONG = (
         "sampled ahead, int8", heads=4, kv_heads=2, paged="4d", block_size=48, lengths=(4100, 500), int8="both",
         scales="token", sink=True, keep=0.05, **_SAMPLED,
     ),
+    Case("int8", heads=8, kv_heads=2, head_dim=128, lengths=(5000, 700, 0), int8="both", keep=0.05, vmc=True),
     Case("paged", heads=4, kv_heads=4, head_dim=320, paged="4d", block_size=48, lengths=(2500, 400), theta="nothing"),
 )  # fmt: skip
 _PER_SEQUENCE = (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from .._backends import VARIABLE
@@ -18,7 +20,10 @@ _FALLBACK = "PyTorch fallback"
 def findings(selector: CpuSelector, *, probe: bool) -> tuple[Finding, ...]:
     """Find what there is, and last what an operator runs for float32 tensors; see `toptheta_npu.backend_info`."""
     runs = what_runs(selector, probe=probe)  # first, since it may build
-    return _instruction_set(), _compiler(), _cache(), _threads(), runs
+    return (
+        _found("instruction set", _levels), _found("compiler", lambda: str(find_compiler())),
+        _found("cache", lambda: str(cache_folder())), _threads(), runs,
+    )  # fmt: skip
 
 
 def what_runs(selector: CpuSelector, *, probe: bool) -> Finding:
@@ -46,22 +51,19 @@ def _native(selector: CpuSelector) -> str:
     return f"{native}, which the first call builds"
 
 
-def _instruction_set() -> Finding:
+def _found(name: str, find: Callable[[], str]) -> Finding:
     try:
-        level = instruction_sets.chosen().name
+        return Finding(name, find())
     except TopThetaBackendError as error:
-        return as_finding("instruction set", None, error)
+        return as_finding(name, None, error)
     except TopThetaValueError as error:
-        return Finding("instruction set", None, str(error), f"unset {instruction_sets.VARIABLE}")
+        return Finding(name, None, str(error), f"unset {instruction_sets.VARIABLE}")
+
+
+def _levels() -> str:
+    level = instruction_sets.chosen().name
     others = [other for other in instruction_sets.available() if other != level]
-    return Finding("instruction set", level + (f"; this CPU also runs {', '.join(others)}" if others else ""))
-
-
-def _compiler() -> Finding:
-    try:
-        return Finding("compiler", str(find_compiler()))
-    except TopThetaBackendError as error:
-        return as_finding("compiler", None, error)
+    return level + (f"; this CPU also runs {', '.join(others)}" if others else "")
 
 
 def _threads() -> Finding:
@@ -71,15 +73,3 @@ def _threads() -> Finding:
         return Finding("threads", "1", found, "install a PyTorch that is built with OpenMP")
     count = threads.thread_count()
     return Finding("threads", f"{count} of PyTorch, over {', '.join(runtimes)}")
-
-
-def _cache() -> Finding:
-    folder = None
-    try:
-        folder = str(cache_folder())
-        kept = [name for name in build.ELEMENTS if build.kept_library(name)]
-    except TopThetaBackendError as error:
-        return as_finding("cache", folder, error)
-    except TopThetaValueError:  # of the level, which is told elsewhere
-        return Finding("cache", folder)
-    return Finding("cache", f"{folder}, with {', '.join(kept) or 'nothing built yet'}")
