@@ -8,17 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
-
-from toptheta_npu.errors import TopThetaNotImplementedError
+from transformers import AutoTokenizer, GenerationConfig
 
 gguf = pytest.importorskip("gguf")
 
 from tests.models.tiny_gguf import Vocabulary, byte_level, new_gguf, sentencepiece  # noqa: E402
 from toptheta_npu.models import convert_gguf  # noqa: E402
-from toptheta_npu.models.gguf.contents import read_contents  # noqa: E402
-from toptheta_npu.models.gguf.tokenizer import check_tokenizer, make_tokenizer  # noqa: E402
-from toptheta_npu.models.gguf.vocabulary import read_vocabulary  # noqa: E402
 
 CONTROL, USER_DEFINED, NORMAL = gguf.TokenType.CONTROL, gguf.TokenType.USER_DEFINED, gguf.TokenType.NORMAL
 DEEPSEEK = (
@@ -49,14 +44,10 @@ def converted(folder: Path, vocabulary: Vocabulary) -> Any:
     return AutoTokenizer.from_pretrained(folder / "out")
 
 
-@pytest.mark.parametrize("kind", [CONTROL, USER_DEFINED, NORMAL])
 @pytest.mark.parametrize(
-    "text",
-    [
-        "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "<|end_of_text|>",
-        "<\uff5cend▁of▁sentence\uff5c>", "<end_of_utterance>",
-    ],
-)  # fmt: skip
+    ("text", "kind"),
+    [("<|eot_id|>", CONTROL), ("<|end|>", NORMAL), ("<end_of_turn>", USER_DEFINED), (DEEPSEEK[1], CONTROL)],
+)
 def test_an_answer_ends_at_each_token_that_ends_a_turn(tmp_path: Path, text: str, kind: int) -> None:
     vocabulary = add_token_axis("llama-bpe", [text], kind)
     # the file names <|im_end|> alone, and <|endoftext|> is there too
@@ -72,16 +63,6 @@ def test_ends_that_the_file_names_count_whatever_their_texts(tmp_path: Path) -> 
     ids = [vocabulary.id(text) for text in texts]
     named = {f"tokenizer.ggml.{name}_token_id": token for name, token in zip(names, ids, strict=True)}
     assert ends_of(tmp_path, vocabulary, settings=named) == [2, *ids, 0]
-
-
-def test_a_vocabulary_of_its_end_alone_has_one_end(tmp_path: Path) -> None:
-    assert ends_of(tmp_path, sentencepiece()) == [2]
-
-
-@pytest.mark.parametrize(("beside", "text"), [(["<|return|>", "<|call|>"], "<|end|>"), (["<|tool_response>"], "</s>")])
-def test_tokens_in_the_midst_of_answers_do_not_end_them(tmp_path: Path, beside: list[str], text: str) -> None:
-    vocabulary = add_token_axis("llama-bpe", [*beside, text], CONTROL)
-    assert ends_of(tmp_path, vocabulary) == [2, 0, *map(vocabulary.id, beside)]
 
 
 @pytest.mark.parametrize("kind", ["smollm", "llama-bpe", "gpt-2", "llama"])
@@ -114,22 +95,3 @@ def test_tokens_without_a_text_do_not_hide_each_other(tmp_path: Path) -> None:
     tokenizer = converted(tmp_path, vocabulary)
     assert len(tokenizer) == len(vocabulary.tokens)
     assert tokenizer.encode("a<|eot_id|>") == [1, vocabulary.id("a"), vocabulary.id("<|eot_id|>")]
-
-
-def test_the_check_finds_tokens_that_do_not_stay_whole(tmp_path: Path) -> None:
-    file = new_gguf(tmp_path, add_token_axis("llama-bpe", DEEPSEEK, CONTROL))
-    vocabulary = read_vocabulary(read_contents(file))
-    good = make_tokenizer(vocabulary, 128)
-    check_tokenizer(good, vocabulary, file)
-    # the same model of bytes, to which nothing was added
-    model = good.backend_tokenizer.model
-    bare = type(good.backend_tokenizer)(model)
-    bare.pre_tokenizer = good.backend_tokenizer.pre_tokenizer
-    broken = PreTrainedTokenizerFast(tokenizer_object=bare)
-    with pytest.raises(
-        TopThetaNotImplementedError, match=r"stay whole, got '<\|endoftext\|>', token 0, as the tokens \["
-    ):
-        check_tokenizer(broken, vocabulary, file)
-    good.add_tokens(["one token more"])
-    with pytest.raises(TopThetaNotImplementedError, match=r"a tokenizer of \d+ tokens, got one of \d+"):
-        check_tokenizer(good, vocabulary, file)

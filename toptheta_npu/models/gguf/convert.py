@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 
-from ..._files import file_error, new_folder
+from ..._files import checked_path, file_error, new_folder, status
 from ...errors import TopThetaBackendError, TopThetaTypeError, TopThetaValueError
-from .architectures import Architecture, Sizes
-from .contents import NO_WAY, Contents, read_contents
-from .header import read_kind, read_sizes
-from .tokenizer import check_tokenizer, make_tokenizer
-from .vocabulary import Vocabulary, read_vocabulary
-from .weights import read_weights
-
-if TYPE_CHECKING:
-    from torch import Tensor
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from .model import Progress, empty_model, load_weights
+from .tokenizer import ends_of_answers, make_tokenizer, special_ids
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -30,7 +21,7 @@ def convert_gguf(
     folder: str | os.PathLike[str],
     *,
     dtype: torch.dtype = torch.float32,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> None:
     """Convert a LLaMA, Gemma 3, Qwen 2 or Qwen 3 model from llama.cpp's GGUF form into a folder of transformers.
 
@@ -57,14 +48,15 @@ def convert_gguf(
         raise TopThetaTypeError("dtype", "a torch.dtype", type(dtype).__name__)
     if dtype not in _DTYPES:
         raise TopThetaValueError("dtype", f"one of {', '.join(map(str, _DTYPES))}", str(dtype))
-    contents = read_contents(file)
-    kind = read_kind(contents)
-    vocabulary = read_vocabulary(contents)
-    sizes = read_sizes(contents, kind, len(vocabulary.tokens))
+    path = checked_path(file)
+    reader = _reader(path)
+    values = {name: field.contents() for name, field in reader.fields.items()}
     with new_folder(folder) as written:
-        tokenizer = _tokenizer(contents, vocabulary, sizes)
-        weights = read_weights(contents, kind, sizes, dtype, progress)
-        _save(_model(kind, weights, vocabulary, sizes, dtype), tokenizer, written, Path(folder))
+        model = empty_model(path, values, reader.tensors, special_ids(values), dtype)
+        tokenizer = make_tokenizer(path, values)
+        load_weights(path, model, reader.tensors, progress)
+        model.generation_config.eos_token_id = ends_of_answers(values)
+        _save(model, tokenizer, written, Path(folder))
 
 
 def _check_packages() -> None:
@@ -77,44 +69,21 @@ def _check_packages() -> None:
         raise TopThetaBackendError("transformers", "5 or newer, to convert models", transformers.__version__, remedy)
 
 
-def _tokenizer(contents: Contents, vocabulary: Vocabulary, sizes: Sizes) -> PreTrainedTokenizerBase:
+def _reader(file: Path) -> Any:
+    """Read all but the weights."""
+    from gguf import GGUFReader
+
+    if status(file, "a GGUF file") is None:
+        raise file_error(file, "a GGUF file", "no such file", "correct the path")
     try:
-        tokenizer = make_tokenizer(vocabulary, sizes.longest)
-    # whatever tokenizers stumbles over
+        return GGUFReader(file)
+    # the reader checks nothing, and stumbles over a damaged file anywhere
     except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).split("\n")[0]
-        raise file_error(contents.file, "a GGUF file whose tokenizer can be built", reason, NO_WAY) from error
-    check_tokenizer(tokenizer, vocabulary, contents.file)
-    return tokenizer
+        got = f"another file, or one that ends early or is damaged ({error})"
+        raise file_error(file, "a whole GGUF file", got, "download it again") from error
 
 
-def _model(
-    kind: Architecture, weights: dict[str, Tensor], vocabulary: Vocabulary, sizes: Sizes, dtype: torch.dtype
-) -> PreTrainedModel:
-    import transformers
-
-    model_class = getattr(transformers, kind.model)
-    config = model_class.config_class(
-        vocab_size=sizes.vocabulary, hidden_size=sizes.hidden, intermediate_size=sizes.inner,
-        num_hidden_layers=sizes.layers, num_attention_heads=sizes.heads, num_key_value_heads=sizes.kv_heads,
-        head_dim=sizes.head_dim, max_position_embeddings=sizes.longest, rms_norm_eps=sizes.epsilon,
-        tie_word_embeddings=sizes.tied, **kind.configuration(sizes),
-        bos_token_id=vocabulary.ids.get("bos"), eos_token_id=vocabulary.ids.get("eos"),
-        pad_token_id=vocabulary.ids.get("pad"), dtype=dtype,
-    )  # fmt: skip
-    if sizes.tied:
-        weights = {**weights, "lm_head.weight": weights["model.embed_tokens.weight"]}
-    # no weights of its own, which would take as much memory again
-    with torch.device("meta"):
-        model: PreTrainedModel = model_class(config)
-    model.load_state_dict(weights, assign=True)
-    model.tie_weights()
-    if len(vocabulary.ends) > 1:
-        model.generation_config.eos_token_id = vocabulary.ends
-    return model
-
-
-def _save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, written: Path, folder: Path) -> None:
+def _save(model: Any, tokenizer: Any, written: Path, folder: Path) -> None:
     from safetensors import SafetensorError
 
     try:
