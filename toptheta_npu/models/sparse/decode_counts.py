@@ -12,12 +12,11 @@ from ...fallback.compensation import score_threshold
 from ...fallback.layout import any_true, count_group_rows, head_block
 from ...fallback.reference import attention_scores, select, valid_keys
 from ...fallback.sampled import compared_lse
-from ...ops import incremental_attention_partial
 from ..hook.attention import AttentionCall
 
 
 def decode_counts(
-    call: AttentionCall, threshold: Tensor, lse: Tensor, kept: Tensor, value_rows: Tensor, placement: str
+    call: AttentionCall, threshold: Tensor, kept: Tensor, value_rows: Tensor, placement: str
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Count what a step kept, row by row, from its thresholds and what the operator counted.
 
@@ -26,36 +25,26 @@ def decode_counts(
     """
     if call.query.shape[2] == 1:
         rows = _group_rows(call, threshold, value_rows, placement)
-        empty = _empty_rows(call, threshold, lse, kept, placement)
+        empty = _empty_rows(call, threshold, kept, placement)
         return kept[..., None], rows[..., None], empty[..., None]
     alone: list[tuple[Tensor, Tensor]] = []
     for token in range(call.query.shape[2]):
         query = call.query[:, :, token : token + 1]
-        theta, own_lse, own_kept = (each[:, :, token] for each in (threshold, lse, kept))
+        theta, own_kept = threshold[:, :, token], kept[:, :, token]
         step = replace(call, query=query, rows=call.rows.of_token(token))
         # the operator counted the V rows of all tokens together
         needed = _group_rows(step, theta, None, placement)
-        alone.append((needed, _empty_rows(step, theta, own_lse, own_kept, placement)))
+        alone.append((needed, _empty_rows(step, theta, own_kept, placement)))
     value_rows, empty = (torch.stack(tokens, -1) for tokens in zip(*alone, strict=True))
     return kept, value_rows, empty
 
 
-def _empty_rows(call: AttentionCall, threshold: Tensor, lse: Tensor, kept: Tensor, placement: str) -> Tensor:
-    """Find the rows of a decode step in which nothing passed, bool [B, Hq]. There ``kept`` counts the stand-in alone.
-
-    The operator for a part of a row has no stand-in. The whole row is a part, too.
-    """
+def _empty_rows(call: AttentionCall, threshold: Tensor, kept: Tensor, placement: str) -> Tensor:
+    """Find the rows of a step in which nothing passed, bool [B, Hq]. There ``kept`` counts the stand-in alone."""
     if host_can_read(kept) and not (kept == 1).any():
         return torch.zeros_like(kept, dtype=torch.bool)
-    if placement == "sampled_softmax":  # a part of a row knows no sample of the whole
-        scores, theta = _scores_and_threshold(call, threshold, placement)
-        return (kept == 1) & ~any_true(scores > theta[..., None], -1)
-    passed = incremental_attention_partial(
-        call.query, call.key, call.value, threshold,
-        actual_seq_lengths=call.rows.lengths, key_start=call.rows.starts, scale_value=call.scaling,
-        placement=placement, lse=lse if placement == "post_softmax" else None, **call.antiquant,
-    ).kept  # fmt: skip
-    return (kept == 1) & (passed == 0)
+    scores, theta = _scores_and_threshold(call, threshold, placement)
+    return (kept == 1) & ~any_true(scores > theta[..., None], -1)
 
 
 def _group_rows(call: AttentionCall, threshold: Tensor, value_rows: Tensor | None, placement: str) -> Tensor:

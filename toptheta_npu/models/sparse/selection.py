@@ -116,5 +116,6 @@ class SelectionRule:
         prompt = Prompt(call.query, **call.prompt)
         out, kept = select_and_attend(prompt, self.select, sdc=self._sdc, vmc=self._vmc)
         if self._recorder is not None:
-            self._recorder.record(call, kept.kept, kept.group_rows, kept.empty)
+            decode = call.query.shape[2] == 1
+            self._recorder.record(call, kept.kept, kept.group_rows, kept.empty, decode=decode)
         return out

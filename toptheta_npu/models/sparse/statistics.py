@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from ..._checks import check_choice
 from ...errors import TopThetaTypeError, TopThetaValueError, shown
 from ..hook.architecture import num_heads, num_key_value_heads, num_layers
-from .recorded_rows import RecordedRows, RowsOfCalls
+from ..hook.attention import AttentionCall
 from .summaries import LayerSummary, SummaryRecorder
 
 #: What `sparsify` and `apply_selection` collect: every row, or sums over the rows.
@@ -49,16 +49,20 @@ class LayerStatistics:
     empty: Tensor
 
 
-class RowRecorder(RowsOfCalls):
+class RowRecorder:
     """Collects the rows of one layer. They stay on the device until they are asked for."""
 
     def __init__(self, num_heads: int, num_key_value_heads: int) -> None:
         self._heads = (num_heads, num_key_value_heads)
         self._calls: list[tuple[int, Tensor, Tensor, Tensor, Tensor, bool]] = []
 
-    def _add(self, rows: RecordedRows) -> None:
+    def record(
+        self, call: AttentionCall, kept: Tensor, value_rows: Tensor, empty: Tensor, aims: Tensor | None = None,
+        *, decode: bool,
+    ) -> None:  # fmt: skip
+        """Add the rows of a call: kept and empty [B, Hq, Q], value_rows [B, Hkv, Q]. ``decode``: they are of steps."""
         # one append, which threads cannot tear apart
-        self._calls.append((threading.get_ident(), rows.counts, rows.kept, rows.value_rows, rows.empty, rows.decode))
+        self._calls.append((threading.get_ident(), call.rows.counts, kept, value_rows, empty, decode))
 
     def clear(self) -> None:
         """Forget all rows."""
@@ -70,27 +74,19 @@ class RowRecorder(RowsOfCalls):
 
     def result(self, threads: Sequence[int]) -> LayerStatistics:
         """Join all rows so far on the CPU, one of ``threads`` after the other."""
-        keys: list[Tensor] = []
-        kept: list[Tensor] = []
-        value_rows: list[Tensor] = []
-        decode: list[Tensor] = []
-        empty: list[Tensor] = []
+        heads, kv_heads = (torch.zeros(0, count, dtype=torch.int32, device="cpu") for count in self._heads)
+        parts: list[tuple[Tensor, ...]] = [(heads[:, 0], heads, kv_heads, heads[:, 0].bool(), heads.bool())]
         place = {thread: index for index, thread in enumerate(threads)}
         calls = sorted((call for call in list(self._calls) if call[0] in place), key=lambda call: place[call[0]])
-        for _, counts, call_kept, call_value_rows, call_empty, is_decode in calls:
-            row_keys = counts.flatten().cpu()
-            real = row_keys > 0
-            keys.append(row_keys[real])
-            for rows, of_call in ((kept, call_kept), (value_rows, call_value_rows), (empty, call_empty)):
-                rows.append(of_call.transpose(1, 2).flatten(0, 1).cpu()[real])
-            decode.append(torch.full((int(real.sum()),), is_decode, dtype=torch.bool, device="cpu"))
-        if not calls:
-            no_kept, no_value_rows = (torch.zeros(0, heads, dtype=torch.int32, device="cpu") for heads in self._heads)
-            return LayerStatistics(no_kept[:, 0], no_kept, no_value_rows, no_kept[:, 0].bool(), no_kept.bool())
-        return LayerStatistics(
-            torch.cat(keys).int(), torch.cat(kept).int(), torch.cat(value_rows).int(), torch.cat(decode),
-            torch.cat(empty),
-        )  # fmt: skip
+        for _, counts, *of_call, is_decode in calls:
+            keys = counts.flatten().cpu()
+            real = keys > 0
+            kept, value_rows, empty = (rows.transpose(1, 2).flatten(0, 1).cpu()[real] for rows in of_call)
+            keys = keys[real].int()
+            parts.append(
+                (keys, kept.int(), value_rows.int(), torch.full_like(keys, is_decode, dtype=torch.bool), empty)
+            )
+        return LayerStatistics(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
 
 
 Recorder = RowRecorder | SummaryRecorder

@@ -8,8 +8,9 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
+from ..caches.visible_keys import Rows
+from ..hook.attention import AttentionCall
 from .histogram import Histogram
-from .recorded_rows import RecordedRows, RowsOfCalls
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,8 +72,8 @@ class LayerSummary:
         return LayerSummary(most_value_rows=torch.maximum(self.most_value_rows, other.most_value_rows), **sums)
 
 
-class SummaryRecorder(RowsOfCalls):
-    """Adds up the rows of one layer. The sums stay on the device, one set per thread, until they are asked for.
+class SummaryRecorder:
+    """Adds up the rows of one layer. The sums stay on their device until they are asked for.
 
     Args:
         num_heads, num_key_value_heads: of the layer.
@@ -82,17 +83,21 @@ class SummaryRecorder(RowsOfCalls):
     def __init__(self, num_heads: int, num_key_value_heads: int, target: int | None = None) -> None:
         self._heads = (num_heads, num_key_value_heads)
         self._target = target
-        self._sums: dict[tuple[int, torch.device], _Sums] = {}
+        self._adding = threading.Lock()
+        self._sums: dict[torch.device, LayerSummary] = {}
 
-    def _add(self, rows: RecordedRows) -> None:
-        place = (threading.get_ident(), rows.kept.device)
-        sums = self._sums.get(place)
-        if sums is None:
-            # normal tensors, which can be written to in any mode
-            with torch.inference_mode(False):
-                sums = self._sums.setdefault(place, _Sums(*self._heads, rows.kept.device))
-        with sums.adding, torch.no_grad():
-            sums.add(rows._replace(aims=self._aims(rows)))
+    def record(
+        self, call: AttentionCall, kept: Tensor, value_rows: Tensor, empty: Tensor, aims: Tensor | None = None,
+        *, decode: bool,
+    ) -> None:  # fmt: skip
+        """Add the rows of a call: kept, empty and aims [B, Hq, Q], value_rows [B, Hkv, Q]."""
+        if aims is None and self._target is not None:
+            aims = torch.full_like(kept, self._target)
+        with torch.no_grad():
+            new = _sums(call.rows, kept, value_rows, empty, aims)
+            with self._adding:
+                before = self._sums.get(kept.device)
+                self._sums[kept.device] = new if before is None else before + new
 
     def clear(self) -> None:
         """Forget all rows."""
@@ -100,80 +105,41 @@ class SummaryRecorder(RowsOfCalls):
 
     def result(self) -> LayerSummary:
         """Compute the sums over all rows so far, on the CPU."""
-        total = _Sums(*self._heads, torch.device("cpu")).result()
-        for sums in list(self._sums.values()):
-            with sums.adding:
-                total += sums.result()
-        return total
-
-    def _aims(self, rows: RecordedRows) -> Tensor | None:
-        if rows.aims is not None or self._target is None:
-            return rows.aims
-        return torch.full_like(rows.counts, self._target)[:, None].expand(-1, self._heads[0], -1)
+        of_head, of_group = (torch.zeros(heads, dtype=torch.long, device="cpu") for heads in self._heads)
+        nothing = LayerSummary(
+            0, 0, of_head, of_head, of_group, of_group, Histogram.empty(), of_head, of_head, of_head
+        )  # fmt: skip
+        return sum((_on_cpu(sums) for sums in list(self._sums.values())), nothing)
 
 
-class _Sums:
-    """The sums of one thread on one device. Nothing here looks at a value, so that no step waits for the device."""
-
-    def __init__(self, num_heads: int, num_key_value_heads: int, device: torch.device) -> None:
-        def zeros(*shape: int) -> Tensor:
-            return torch.zeros(shape, dtype=torch.long, device=device)
-
-        self.adding = threading.Lock()
-        self._rows, self._keys = zeros(), zeros()
-        self._kept, self._empty = (zeros(num_heads) for _ in range(2))
-        self._sparse_rows, self._sparse_aims, self._sparse_kept = (zeros(num_heads) for _ in range(3))
-        self._value_rows, self._most_value_rows = (zeros(num_key_value_heads) for _ in range(2))
-        self._value_row_bins = zeros(0)
-
-    def add(self, rows: RecordedRows) -> None:
-        """Add the rows of a call."""
-        keys = rows.counts.flatten().long()
-        real = (keys > 0).long()
-        kept, value_rows, empty = (
-            each.transpose(0, 1).flatten(1) * real for each in (rows.kept, rows.value_rows, rows.empty)
-        )
-        self._rows += real.sum()
-        self._keys += keys.sum()
-        self._kept += kept.sum(1)
-        self._empty += empty.sum(1)
-        self._value_rows += value_rows.sum(1)
-        torch.maximum(self._most_value_rows, value_rows.amax(1), out=self._most_value_rows)
-        self._value_row_bins = _counted(self._value_row_bins, value_rows, real, rows.span)
-        if rows.aims is not None:
-            self._add_sparse(keys, kept, rows.aims.transpose(0, 1).flatten(1).long())
-
-    def _add_sparse(self, keys: Tensor, kept: Tensor, aims: Tensor) -> None:
-        sparse = (keys > aims).long()
-        self._sparse_rows += sparse.sum(1)
-        self._sparse_aims += (aims * sparse).sum(1)
-        self._sparse_kept += (kept * sparse).sum(1)
-
-    def result(self) -> LayerSummary:
-        """Copy the sums so far to the CPU."""
-        return LayerSummary(
-            rows=int(self._rows),
-            keys=int(self._keys),
-            kept=_on_cpu(self._kept),
-            empty=_on_cpu(self._empty),
-            value_rows=_on_cpu(self._value_rows),
-            most_value_rows=_on_cpu(self._most_value_rows),
-            value_rows_histogram=Histogram(_on_cpu(self._value_row_bins)),
-            sparse_rows=_on_cpu(self._sparse_rows),
-            sparse_aims=_on_cpu(self._sparse_aims),
-            sparse_kept=_on_cpu(self._sparse_kept),
-        )
+def _sums(rows: Rows, kept: Tensor, value_rows: Tensor, empty: Tensor, aims: Tensor | None) -> LayerSummary:
+    """Sum the rows of a call on its device. Nothing here looks at a value, so that no step waits for the device."""
+    keys = rows.counts.flatten().long()
+    real = (keys > 0).long()
+    kept, value_rows, empty = (each.transpose(0, 1).flatten(1) * real for each in (kept, value_rows, empty))
+    aims = keys.expand_as(kept) if aims is None else aims.transpose(0, 1).flatten(1).long()
+    sparse = (keys > aims).long()
+    bins = torch.zeros(rows.span + 1, dtype=torch.long, device=keys.device)
+    return LayerSummary(
+        rows=real.sum(),  # type: ignore[arg-type]
+        keys=keys.sum(),  # type: ignore[arg-type]
+        kept=kept.sum(1),
+        empty=empty.sum(1),
+        value_rows=value_rows.sum(1),
+        most_value_rows=value_rows.amax(1),
+        value_rows_histogram=Histogram(
+            bins.scatter_add_(0, value_rows.flatten(), real.expand_as(value_rows).flatten())
+        ),
+        sparse_rows=sparse.sum(1),
+        sparse_aims=(aims * sparse).sum(1),
+        sparse_kept=(kept * sparse).sum(1),
+    )
 
 
-def _counted(bins: Tensor, numbers: Tensor, real: Tensor, span: int) -> Tensor:
-    """Add the real ones among ``numbers`` [heads, rows] of at most ``span`` to ``bins``."""
-    missing = span + 1 - len(bins)
-    if missing > 0:
-        with torch.inference_mode(False):
-            bins = torch.cat([bins, bins.new_zeros(missing)])
-    return bins.scatter_add_(0, numbers.flatten(), real.expand_as(numbers).flatten())
-
-
-def _on_cpu(sums: Tensor) -> Tensor:
-    """Copy ``sums`` to the CPU, even where they are there already."""
-    return sums.to("cpu", copy=True)
+def _on_cpu(sums: LayerSummary) -> LayerSummary:
+    found = {each.name: getattr(sums, each.name) for each in fields(sums)}
+    tensors = {name: value.cpu() for name, value in found.items() if name != "value_rows_histogram"}
+    return LayerSummary(**tensors | {
+        "rows": int(sums.rows), "keys": int(sums.keys),
+        "value_rows_histogram": Histogram(sums.value_rows_histogram.counts.cpu()),
+    })  # fmt: skip

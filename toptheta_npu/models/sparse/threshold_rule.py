@@ -76,11 +76,11 @@ class ThresholdRule:
         theta, placement = arguments.pop("threshold"), arguments["placement"]
         if self._recorder is None:
             return incremental_attention(call.query, call.key, call.value, theta, **arguments)
-        out, lse, kept, value_rows = incremental_attention_with_stats(
+        out, _, kept, value_rows = incremental_attention_with_stats(
             call.query, call.key, call.value, theta, **arguments
         )
-        counts = decode_counts(call, theta, lse, kept, value_rows, placement)
-        self._record(self._recorder, call, *counts, verified=True)
+        counts = decode_counts(call, theta, kept, value_rows, placement)
+        self._record(self._recorder, call, *counts, decode=True)
         return out
 
     def _decode_thresholds(self, call: AttentionCall) -> dict[str, Any]:
@@ -115,24 +115,18 @@ class ThresholdRule:
         if self._recorder is None:
             return prefill_attention(call.query, **arguments)
         out, stats = prefill_attention_with_stats(call.query, **arguments)
-        self._record(self._recorder, call, stats.kept, stats.group_rows, stats.empty)
+        self._record(self._recorder, call, stats.kept, stats.group_rows, stats.empty, decode=False)
         return out
 
     def _record(
-        self,
-        recorder: Recorder,
-        call: AttentionCall,
-        kept: Tensor,
-        value_rows: Tensor,
-        empty: Tensor,
-        verified: bool = False,
+        self, recorder: Recorder, call: AttentionCall, kept: Tensor, value_rows: Tensor, empty: Tensor, *, decode: bool
     ) -> None:
         """Record rows with what they aim at; a dense row aims at all its keys."""
         thresholds, keys = self._thresholds.on(call.query.device), call.rows.counts[:, None]
         aims = thresholds.aim_rows(self._layer, call.rows.counts).long()[:, None]
         sparse = keys > thresholds.dense_up_to[self._layer]
         aims = torch.where(sparse, torch.minimum(aims, keys), keys).expand(kept.shape)
-        recorder.record(call, kept, value_rows, empty, aims, verified=verified)
+        recorder.record(call, kept, value_rows, empty, aims, decode=decode)
 
     def _thresholds_and_options(self, call: AttentionCall, counts: Tensor | int) -> dict[str, Any]:
         """Look up thresholds [..., Hq] for rows of ``counts`` [...] keys, and the options that go with them."""
