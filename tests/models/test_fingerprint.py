@@ -7,6 +7,7 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
     FalconConfig,
@@ -24,7 +25,7 @@ from tests.models.tiny import K, model_of, new_model, table_of, tokens
 from toptheta_npu.assets import TINY_LLAMA, load_tiny_llama, load_tiny_llama_thresholds
 from toptheta_npu.errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
 from toptheta_npu.models import calibrate, folder_fingerprint, model_fingerprint, sparsify
-from toptheta_npu.models.fingerprint.weights import ModelWeights, weight_digests
+from toptheta_npu.models.fingerprint.weights import Weight, Weights, weight_digests
 from toptheta_npu.thresholds.fingerprint import Fingerprint, differences
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -82,30 +83,20 @@ def test_a_changed_layer_is_seen_wherever_it_is(name, tmp_path):
     assert differences(before, folder_fingerprint(tmp_path)) == ["weights"]
 
 
-class OneWeight:
+def one_weight(values: Tensor) -> Weights:
     """All numbers of a dtype as a query weight."""
-
-    def __init__(self, values):
-        self._values = values
-
-    def names(self):
-        return ["layers.0.self_attn.q_proj.weight", "layers.0.self_attn.k_proj.weight"]
-
-    def shape(self, name):
-        return tuple(self._values.shape)
-
-    def rows(self, name, indices):
-        return self._values
+    weight = Weight(tuple(values.shape), lambda indices: values)
+    return {f"layers.0.self_attn.{name}.weight": weight for name in ("q_proj", "k_proj")}
 
 
 @pytest.mark.parametrize("checkpoint", [torch.bfloat16, torch.float16])
 def test_every_number_of_a_checkpoint_counts_the_same_in_every_dtype(checkpoint):
     every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(checkpoint)[:, None]
-    digests = weight_digests(OneWeight(every), 1)
+    digests = weight_digests(one_weight(every), 1)
     assert len(digests) == 1
     for first in DTYPES:
         for second in DTYPES:
-            assert weight_digests(OneWeight(every.to(first).to(second)), 1) == digests
+            assert weight_digests(one_weight(every.to(first).to(second)), 1) == digests
 
 
 def test_a_float32_checkpoint_has_both_roundings():
@@ -121,9 +112,6 @@ def test_a_float32_checkpoint_has_both_roundings():
 
 
 def test_thresholds_fit_every_load_of_a_float32_checkpoint_they_were_calibrated_in():
-    for dtype in (torch.bfloat16, torch.float16):
-        with sparsify(model := new_model().to(dtype), table_of(), k=K, prefill="thresholded"), torch.no_grad():
-            model(tokens(1, 30))
     table = calibrate(new_model().bfloat16(), tokens(2, 30, seed=1), k=K, layer_k=[0, 0])
     with (
         pytest.raises(TopThetaValueError, match=r"differs in weights; .*calibrate it in float32"),
@@ -142,14 +130,6 @@ def test_the_embedded_thresholds_fit_the_embedded_model_in_every_dtype(placement
         with torch.no_grad(), sparsify(converted, table, k=32, prefill="thresholded"):
             logits = converted(torch.arange(40)[None]).logits
         assert logits.isfinite().all()
-
-
-def test_what_does_not_matter():
-    model = new_model()
-    model.model.layers[0].mlp.up_proj.weight.data.zero_()
-    model.set_attn_implementation("eager")
-    assert model_fingerprint(model) == model_fingerprint(model_of())
-    assert model_fingerprint(model.model) == model_fingerprint(model_of())
 
 
 @pytest.mark.parametrize("part", ["self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj"])
@@ -225,19 +205,12 @@ def test_weights_without_attention_in_every_layer_are_named(tmp_path):
 
 
 def test_only_the_sampled_rows_are_read():
-    """4096 x 4096 and 1024 x 4096 in 32 layers take 64 rows of each."""
     asked = []
 
-    class Counting(ModelWeights):
-        def rows(self, name, indices):
-            asked.append(len(indices))
-            return torch.zeros(len(indices), 8)
+    def rows(indices):
+        asked.append(len(indices))
+        return torch.zeros(len(indices), 8)
 
-    config = LlamaConfig(
-        hidden_size=4096, intermediate_size=8, vocab_size=8, num_hidden_layers=32, num_attention_heads=32,
-        num_key_value_heads=8,
-    )  # fmt: skip
-    with torch.device("meta"):
-        model = LlamaForCausalLM(config)
-    weight_digests(Counting(model), 32)
-    assert asked == [64] * 64
+    weight = Weight((4096, 4096), rows)
+    weight_digests({f"layers.{layer}.self_attn.{name}_proj.weight": weight for layer in range(2) for name in "qk"}, 2)
+    assert asked == [64] * 4

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -35,17 +36,15 @@ _SCORES = re.compile(r"[qk]_(proj|norm|layernorm)\..+")
 _OTHER_TOWERS = re.compile(r"vision|visual|image|audio|speech|encoder")
 
 
-class Weights(Protocol):
-    """The tensors of a model by their names in its state dict."""
+class Weight(NamedTuple):
+    """The shape of a tensor of a state dict, and how rows of it are read, on any device."""
 
-    def names(self) -> Iterable[str]:
-        """List all names."""
+    shape: tuple[int, ...]
+    rows: Callable[[list[int]], Tensor]
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of the whole tensor."""
 
-    def rows(self, name: str, indices: list[int]) -> Tensor:
-        """Read rows of one tensor, on any device."""
+#: The tensors of a model by their names in its state dict.
+Weights = Mapping[str, Weight]
 
 
 def weight_digests(weights: Weights, layers: int) -> tuple[str, ...]:
@@ -60,10 +59,10 @@ def weight_digests(weights: Weights, layers: int) -> tuple[str, ...]:
         TopThetaNotImplementedError: the names do not tell the attention weights of every layer.
     """
     direct, through_half = hashlib.sha256(), hashlib.sha256()
-    for layer, parts in enumerate(_attention_weights(weights.names(), layers)):
+    for layer, parts in enumerate(_attention_weights(weights, layers)):
         for part, name in sorted(parts.items()):
-            shape = weights.shape(name)
-            rows = weights.rows(name, _sampled(shape)).detach().cpu()
+            shape = weights[name].shape
+            rows = weights[name].rows(_sampled(shape)).detach().cpu()
             head = f"{layer} {part} {list(shape)}".encode()
             own = _canonical(rows)
             direct.update(head + own)
@@ -71,40 +70,6 @@ def weight_digests(weights: Weights, layers: int) -> tuple[str, ...]:
             twice_rounded = rows.dtype in (torch.float32, torch.float64)
             through_half.update(head + (_canonical(rows.half()) if twice_rounded else own))
     return tuple(dict.fromkeys(digest.hexdigest()[:32] for digest in (direct, through_half)))
-
-
-class ModelWeights:
-    """The weights of a model in memory."""
-
-    def __init__(self, model: PreTrainedModel) -> None:
-        self._tensors: dict[str, Tensor] = {**dict(model.named_buffers()), **dict(model.named_parameters())}
-
-    def names(self) -> Iterable[str]:
-        return self._tensors
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        return tuple(self._tensors[name].shape)
-
-    def rows(self, name: str, indices: list[int]) -> Tensor:
-        tensor = self._tensors[name].detach()
-        return tensor[torch.tensor(indices, dtype=torch.int64, device=tensor.device)]
-
-
-class FolderWeights:
-    """The weights in the open safetensors files of a folder, by the name of each tensor."""
-
-    def __init__(self, files: Mapping[str, Any]) -> None:
-        self._files = files
-
-    def names(self) -> Iterable[str]:
-        return self._files
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        return tuple(self._files[name].get_slice(name).get_shape())
-
-    def rows(self, name: str, indices: list[int]) -> Tensor:
-        rows = self._files[name].get_slice(name)
-        return torch.cat([rows[index : index + 1] for index in indices])
 
 
 @contextmanager
@@ -115,49 +80,50 @@ def weights_of_folder(folder: Path) -> Iterator[Weights]:
         TopThetaValueError: there are none, or a file cannot be read.
     """
     with ExitStack() as stack:
-        files: dict[str, Any] = {}
+        weights: dict[str, Weight] = {}
         for path in _files_of(folder):
             try:
                 file = stack.enter_context(safe_open(str(path), framework="pt"))
             except (SafetensorError, OSError) as error:
                 raise file_error(path, "a safetensors file", str(error), "get a complete copy") from error
-            files.update(dict.fromkeys(file.keys(), file))
-        yield FolderWeights(files)
-
-
-class OffloadedWeights(ModelWeights):
-    """The weights of a model that accelerate keeps in part on the disk, or in memory until a layer runs."""
-
-    def __init__(self, model: PreTrainedModel) -> None:
-        super().__init__(model)
-        self._model = model
-
-    def rows(self, name: str, indices: list[int]) -> Tensor:
-        if not self._tensors[name].is_meta:
-            return super().rows(name, indices)
-        from accelerate.utils import align_module_device
-
-        place, _, attribute = name.rpartition(".")
-        module = self._model.get_submodule(place)
-        with align_module_device(module, execution_device="cpu"):
-            tensor: Tensor = getattr(module, attribute).detach()
-            return tensor[indices].clone()
+            for name in file.keys():  # noqa: SIM118
+                rows = file.get_slice(name)
+                weights[name] = Weight(tuple(rows.get_shape()), partial(_rows_of_slice, rows))
+        yield weights
 
 
 def weights_of_model(model: PreTrainedModel) -> Weights:
-    """Choose how the weights of ``model`` are read.
+    """List the weights of ``model``, also those that accelerate keeps on the disk, or elsewhere until a layer runs.
 
     Raises:
         TopThetaValueError: some of attention's are nowhere.
     """
     owners = [owner for attention in attention_modules(model) for owner in attention.modules()]
     absent = [owner for owner in owners if any(weight.is_meta for weight in owner.parameters(recurse=False))]
-    if not absent:
-        return ModelWeights(model)
-    if _are_offloaded(absent):
-        return OffloadedWeights(model)
-    expected = "weights in memory, or offloaded by accelerate"
-    raise TopThetaValueError("model", expected, "the meta device", "load it fully")
+    if absent and not _are_offloaded(absent):
+        expected = "weights in memory, or offloaded by accelerate"
+        raise TopThetaValueError("model", expected, "the meta device", "load it fully")
+    tensors = {**dict(model.named_buffers()), **dict(model.named_parameters())}
+    return {
+        name: Weight(tuple(tensor.shape), partial(_rows_of_tensor, model, name, tensor.detach()))
+        for name, tensor in tensors.items()
+    }
+
+
+def _rows_of_slice(rows: Any, indices: list[int]) -> Tensor:
+    return torch.cat([rows[index : index + 1] for index in indices])
+
+
+def _rows_of_tensor(model: PreTrainedModel, name: str, tensor: Tensor, indices: list[int]) -> Tensor:
+    if not tensor.is_meta:
+        return tensor[torch.tensor(indices, dtype=torch.int64, device=tensor.device)]
+    from accelerate.utils import align_module_device
+
+    place, _, attribute = name.rpartition(".")
+    module = model.get_submodule(place)
+    with align_module_device(module, execution_device="cpu"):
+        fetched: Tensor = getattr(module, attribute).detach()
+        return fetched[indices].clone()
 
 
 def _are_offloaded(modules: Iterable[nn.Module]) -> bool:
