@@ -10,11 +10,10 @@ from transformers.cache_utils import DynamicLayer
 
 from tests.models.test_growing_cache import CHANGES, NEED_TWO, OPTIONS, WAYS, rows
 from tests.models.tiny import K, left_padded, model_of, new_model, table_of, tokens
-from tests.tiers import full
 from toptheta_npu import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError, use_backend
-from toptheta_npu.models import GrowingCache, Int8Cache, calibrate_cache_scales, sparsify
+from toptheta_npu.models import Int8Cache, calibrate_cache_scales, sparsify
 from toptheta_npu.models.caches import int8, value_mean
-from toptheta_npu.models.caches.int8 import GrowingInt8Layer, Packing
+from toptheta_npu.models.caches.int8 import Int8Layer, Packing
 from toptheta_npu.models.calibration.cache_scales import with_scales
 
 pytestmark = pytest.mark.usefixtures("no_grad")
@@ -56,16 +55,16 @@ class RoundedCache(DynamicCache):
         self.layers = [RoundedLayer(pair) for pair in pairs]
 
 
-def caches(scales: str, length: int | None = None) -> tuple[Int8Cache, RoundedCache]:
+def caches(scales: str) -> tuple[Int8Cache, RoundedCache]:
     table = table_with_scales() if scales == "channel" else None
-    return Int8Cache(model_of().config, table=table, max_cache_len=length), RoundedCache(table)
+    return Int8Cache(model_of().config, table=table), RoundedCache(table)
 
 
 def table_with_scales():
     return calibrate_cache_scales(model_of(), table_of(), tokens(3, 40, seed=11))
 
 
-def held(layer: int8.Int8Layer) -> tuple[Tensor, Tensor]:
+def held(layer: Int8Layer) -> tuple[Tensor, Tensor]:
     """What the layer stands for."""
     numbers = layer._numbers((layer.keys, layer.values))
     return tuple(each.float() * scale for each, scale in zip(numbers, layer.scales_beside, strict=True))
@@ -81,7 +80,7 @@ def test_a_layer_stands_for_the_rounded_rows(change, scales):
         if then in UNLIKE:
             continue
         pair = packings(scales)
-        ours, theirs = GrowingInt8Layer(*pair), RoundedLayer(pair)
+        ours, theirs = Int8Layer(*pair), RoundedLayer(pair)
         for number, count in enumerate((9, 1, 70, 1)):
             for layer in (ours, theirs):
                 layer.update(*rows(count, seed=number))
@@ -123,12 +122,11 @@ def test_generate_gives_the_tokens_of_rounded_rows(way, scales, backend):
 
 
 @pytest.mark.parametrize("scales", SCALES)
-@pytest.mark.parametrize("length", [None, 64], ids=["growing", "static"])
 @pytest.mark.parametrize("options", [{}, {"vmc": False, "sdc": "none"}, {"dense_below": 45}, {"prefill": "thresholded"},
                                      {"statistics": "rows"}], ids=str)  # fmt: skip
-def test_logits_are_those_of_rounded_rows(options, length, scales):
+def test_logits_are_those_of_rounded_rows(options, scales):
     ids, found = tokens(2, 50, seed=6), []
-    for cache in caches(scales, length):
+    for cache in caches(scales):
         with sparsify(model_of(), table_of(), k=K, **options) as run:
             logits = [model_of()(ids[:, :30], past_key_values=cache).logits]
             logits += [model_of()(ids[:, at : at + 1], past_key_values=cache).logits for at in range(30, 50)]
@@ -149,9 +147,8 @@ def test_it_does_not_matter_in_how_many_pieces_a_prompt_comes(scales):
     torch.testing.assert_close(*found, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("length", [None, 64], ids=["growing", "static"])
-def test_no_decode_step_multiplies_the_cache_out(monkeypatch, length):
-    cache = Int8Cache(model_of().config, max_cache_len=length)
+def test_no_decode_step_multiplies_the_cache_out(monkeypatch):
+    cache = Int8Cache(model_of().config)
     with sparsify(model_of(), table_of(), k=K):
         model_of()(tokens(2, 30), past_key_values=cache)
         model_of()(tokens(2, 1), past_key_values=cache)  # sums V up once
@@ -161,28 +158,6 @@ def test_no_decode_step_multiplies_the_cache_out(monkeypatch, length):
             model_of()(tokens(2, 1), past_key_values=cache)
 
 
-@pytest.mark.parametrize(("head_dim", "most"), [(128, 0.53), (64, 0.54)])
-def test_it_takes_about_half_of_the_memory_of_16_bits(head_dim, most):
-    states = torch.randn(2, 3, 900, head_dim, dtype=torch.bfloat16)
-    ours, theirs = GrowingInt8Layer(Packing(None), Packing(None)), GrowingCache()
-    ours.update(states, states)
-    theirs.update(states, states, 0)
-    sizes = [sum(buffer.untyped_storage().nbytes() for buffer in layer._buffers) for layer in (ours, theirs.layers[0])]
-    assert 0.5 < sizes[0] / sizes[1] <= most
-
-
-@full
-def test_a_compiled_step_over_a_static_cache_is_one_graph():
-    model, ids = new_model(), tokens(1, 34, seed=2)
-    with sparsify(model, table_of(), k=K):
-        found = []
-        for forward in (model.forward, torch.compile(model.forward, fullgraph=True, backend="eager")):
-            cache = Int8Cache(model.config, max_cache_len=64)
-            model(ids[:, :30], past_key_values=cache)
-            found.append([forward(ids[:, at : at + 1], past_key_values=cache).logits for at in range(30, 34)])
-    torch.testing.assert_close(*found, atol=1e-5, rtol=0)
-
-
 WRONG = {
     "a table without scales": (lambda: {"table": table_of()}, TopThetaValueError,
                                "table: expected scales of an int8 cache, got none; calibrate with --kv-cache int8, or "
@@ -190,8 +165,6 @@ WRONG = {
     "no table": (lambda: {"table": "t.theta"}, TopThetaTypeError, "table: expected a ThresholdTable or None, got str"),
     "no config": (lambda: {"config": "llama"}, TopThetaTypeError,
                   "config: expected the configuration of a model, got str; pass model.config"),
-    "no length": (lambda: {"max_cache_len": 0}, TopThetaValueError,
-                  "max_cache_len: expected an int of at least 1, got 0"),
     "another model": (lambda: {"config": new_model(layers=3).config, "table": table_with_scales()}, TopThetaValueError,
                       "table: expected scales of 3 layers, as the model has, got 2; give the table of this model"),
     "a window": (lambda: {"config": MistralConfig(num_hidden_layers=2, sliding_window=8)}, TopThetaNotImplementedError,
@@ -219,13 +192,12 @@ def test_scales_of_another_head_dim_are_refused_by_name():
         new_model(head_dim=32)(tokens(1, 5), past_key_values=cache)
 
 
-@pytest.mark.parametrize("length", [None, 64], ids=["growing", "static"])
 @torch.no_grad()
-def test_an_interrupted_step_leaves_no_request_behind(length):
+def test_an_interrupted_step_leaves_no_request_behind():
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    cache = Int8Cache(model_of().config, max_cache_len=length)
+    cache = Int8Cache(model_of().config)
     model_of()(tokens(1, 30), past_key_values=cache)
     handle = model_of().model.layers[0].self_attn.v_proj.register_forward_hook(interrupt)
     with pytest.raises(KeyboardInterrupt), sparsify(model_of(), table_of(), k=K):

@@ -9,9 +9,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PretrainedConfig
-from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, StaticLayer
+from transformers.cache_utils import Cache, DynamicLayer
 
-from ..._checks import MAX_TOKENS, check_int
+from ..._checks import MAX_TOKENS
 from ...cpu.int8_rows import pack_rows
 from ...errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
 from ...fallback.antiquant import (
@@ -35,19 +35,16 @@ class Int8Cache(Cache):
     Within `sparsify` a decode step hands these numbers and their scales to the operator, and nothing is multiplied out.
     So does a call that verifies drafts. Prompts and models without `sparsify` see what the numbers stand for, the
     tokens of the call included: so it does not matter in how many pieces a prompt comes. That multiplies the layer out.
-    Beam search and batches work; ``crop`` and assisted decoding where the cache grows.
+    It grows without copies, as a `GrowingCache`. Beam search, batches, ``crop`` and assisted decoding work.
 
     Args:
         config: of the model. Its layers attend to all tokens.
         table: thresholds with scales per channel, which ``toptheta calibrate --kv-cache int8`` stores: larger numbers
             are cut to the largest that was seen there. None: each row of a KV head has its own scale, as 4 bytes
             behind its numbers.
-        max_cache_len: tokens for which there is room from the start, as in a ``StaticCache``; None: it grows without
-            copies, as a `GrowingCache`.
 
     Raises:
-        TopThetaTypeError, TopThetaValueError: the table has no scales, or those of another model; ``max_cache_len`` is
-            no number of tokens.
+        TopThetaTypeError, TopThetaValueError: the table has no scales, or those of another model.
         TopThetaNotImplementedError: a layer has a sliding window, keeps something else than keys and values, or reads
             those of another layer.
 
@@ -64,11 +61,7 @@ class Int8Cache(Cache):
         (True, torch.int8)
     """
 
-    def __init__(
-        self, config: PretrainedConfig, *, table: ThresholdTable | None = None, max_cache_len: int | None = None
-    ) -> None:
-        if max_cache_len is not None:
-            check_int("max_cache_len", max_cache_len, 1)
+    def __init__(self, config: PretrainedConfig, *, table: ThresholdTable | None = None) -> None:
         if not isinstance(config, PretrainedConfig):
             raise TopThetaTypeError(
                 "config", "the configuration of a model", type(config).__name__, "pass model.config"
@@ -81,7 +74,7 @@ class Int8Cache(Cache):
             )  # fmt: skip
         layers = DynamicCache(config=config).layers
         scales = _scales(table, layers)
-        super().__init__(layers=[_layer(*pair, max_cache_len) for pair in scales])
+        super().__init__(layers=[Int8Layer(*pair) for pair in scales])
 
 
 @dataclass(frozen=True)
@@ -127,8 +120,8 @@ class Packing:
         return scale_rows(self.scales(packed), self.mode, packed.shape[1], head_dim)
 
 
-class Int8Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]
-    """What layers of an `Int8Cache` have in common. ``keys`` and ``values`` are packed: [B, Hkv, n, D and more], int8.
+class Int8Layer(GrowingLayer):
+    """One layer of an `Int8Cache`. ``keys`` and ``values`` are packed: [B, Hkv, n, D and more], int8.
 
     Attributes:
         head_dim: D, of keys and of values.
@@ -136,25 +129,18 @@ class Int8Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]
             follow others; else what they stand for.
     """
 
-    def __init__(self, keys: Packing, values: Packing, *args: Any) -> None:
-        super().__init__(*args)  # type: ignore[no-untyped-call]
+    def __init__(self, keys: Packing, values: Packing) -> None:
+        super().__init__()
         self._packing = keys, values
         self.asked_for_numbers = False
         self.head_dim = 0, 0
-
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Make the tensors for states like these, packed or not."""
-        if key_states.dtype is not torch.int8:  # generate may ask for it ahead of time
-            key_states, value_states = self._packed(key_states, value_states)
-        super().lazy_initialization(key_states, value_states)  # type: ignore[safe-super]
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Pack new keys and values [B, Hkv, Q, D] and keep them. Return all, as ``asked_for_numbers`` says."""
         asked, self.asked_for_numbers = self.asked_for_numbers, False
         new = key_states.shape[2]
-        if new > 1:  # a graph cannot look whether there are others
-            few = new <= MAX_TOKENS and not torch.compiler.is_compiling()
-            asked = asked and few and bool(self.get_seq_length())
+        if new > 1:
+            asked = asked and new <= MAX_TOKENS and bool(self.get_seq_length())
         packed = super().update(*self._packed(key_states, value_states), *args, **kwargs)  # type: ignore[safe-super]
         if asked:
             return self._numbers(packed)
@@ -197,20 +183,6 @@ class Int8Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     def _numbers(self, packed: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         key, value = packed
         return key[..., : self.head_dim[0]], value[..., : self.head_dim[1]]
-
-
-class GrowingInt8Layer(Int8Layer, GrowingLayer):  # type: ignore[no-untyped-call]
-    """One layer that grows in place."""
-
-
-class StaticInt8Layer(Int8Layer, StaticLayer):  # type: ignore[no-untyped-call]
-    """One layer with room for all tokens from the start. As transformers' own, it gives none back."""
-
-
-def _layer(keys: Packing, values: Packing, max_cache_len: int | None) -> Int8Layer:
-    if max_cache_len is None:
-        return GrowingInt8Layer(keys, values)
-    return StaticInt8Layer(keys, values, max_cache_len)
 
 
 def _scales(table: ThresholdTable | None, layers: Sequence[object]) -> list[tuple[Packing, Packing]]:
