@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.cases import INF, Case
-from tests.helpers import Inputs, assert_within_yardstick, from_layout, make_inputs, yardstick
+from tests.helpers import Inputs, make_inputs
 from toptheta_npu import (
     incremental_attention,
     incremental_attention_partial,
@@ -26,24 +24,18 @@ from toptheta_npu.fallback.compensation import Compensation
 
 pytestmark = pytest.mark.usefixtures("cpu_backend")
 _BASE = Case("split", heads=8, lengths=(40, 33, 1), head_dim=16, keep=0.1)
-_MODES = [
-    *((sdc, vmc, "pre_softmax") for sdc in ("none", "exact", "exp_threshold", "offline") for vmc in (False, True)),
-    ("exact", False, "post_softmax"), ("exact", True, "post_softmax"),
-]  # fmt: skip
-_MODES.remove(("none", True, "pre_softmax"))
 _PART = ("threshold", "input_layout", "placement", "scale_value", "num_heads", "num_key_value_heads")
 
 
 @lru_cache(maxsize=64)
-def whole(sdc: str, vmc: bool, placement: str, theta: str, layout: str = "BNSD", dtype: str = "float32") -> Inputs:
-    case = replace(_BASE, sdc=sdc, vmc=vmc, placement=placement, theta=theta, layout=layout, dtype=dtype)
-    return make_inputs(case, poison=("outside",))
+def whole(placement: str, theta: str, vmc: bool = False) -> Inputs:
+    return make_inputs(replace(_BASE, vmc=vmc, placement=placement, theta=theta), poison=("outside",))
 
 
 def split(inputs: Inputs, cuts: list[int]) -> tuple[list[Any], list[Tensor]]:
     """The parts between the cuts, and their valid keys; a part without keys gets one unmapped row."""
-    arguments, axis = inputs.arguments, 2 if inputs.case.layout == "BNSD" else 1
-    capacity = arguments["key"].shape[axis]
+    arguments = inputs.arguments
+    capacity = arguments["key"].shape[2]
     edges = [0, *sorted(min(cut, capacity) for cut in cuts), capacity]
     parts, counts = [], []
     options = {name: arguments[name] for name in _PART if name in arguments}
@@ -52,61 +44,17 @@ def split(inputs: Inputs, cuts: list[int]) -> tuple[list[Any], list[Tensor]]:
     for first, last in pairwise(edges):
         counts.append((inputs.rows.lengths - first).clamp(0, last - first))
         first = min(first, capacity - 1)
-        key, value = (arguments[name].narrow(axis, first, max(last - first, 1)) for name in ("key", "value"))
+        key, value = (arguments[name].narrow(2, first, max(last - first, 1)) for name in ("key", "value"))
         parts.append(
             incremental_attention_partial(arguments["query"], key, value, actual_seq_lengths=counts[-1], **options)
         )
     return parts, counts
 
 
-def merged(inputs: Inputs, parts: list[Any], counts: list[Tensor]) -> Tensor:
-    names = ("threshold", "input_layout", "sdc", "discarded_mass", "value_mean")
-    options = {name: inputs.arguments[name] for name in names if name in inputs.arguments}
-    return merge_partials(parts, n=counts, dtype=inputs.case.torch_dtype, **options)
-
-
-def assert_is_whole(inputs: Inputs, out: Tensor) -> None:
-    case = inputs.case
-    assert out.dtype == case.torch_dtype
-    assert out.shape == inputs.arguments["query"].shape
-    assert out.is_contiguous()
-    assert_within_yardstick(from_layout(out, case.layout, case.heads), yardstick(inputs)[0], inputs.expected.out)
-
-
-@pytest.mark.parametrize(("sdc", "vmc", "placement"), _MODES, ids=["-".join(map(str, mode)) for mode in _MODES])
-@settings(max_examples=10)
-@given(
-    theta=st.sampled_from(["quantile", "nothing", "inf", "mixed", "dense"]),
-    cuts=st.lists(st.integers(0, 45), max_size=4),
-    random=st.randoms(use_true_random=False),
-)
-@example(theta="nothing", cuts=[0, 0, 45, 45], random=None)
-@example(theta="inf", cuts=[1, 2, 20], random=None)
-def test_merge_partials_equals_whole(
-    sdc: str, vmc: bool, placement: str, theta: str, cuts: list[int], random: Any
-) -> None:
-    inputs = whole(sdc, vmc, placement, theta)
-    parts, counts = split(inputs, cuts)
-    order = list(range(len(parts)))
-    if random is not None:
-        random.shuffle(order)
-    assert_is_whole(inputs, merged(inputs, [parts[i] for i in order], [counts[i] for i in order]))
-
-
-@pytest.mark.parametrize("layout", ["BNSD", "BSND", "BSH"])
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("theta", ["quantile", "mixed"])
-def test_merge_partials_in_every_layout_and_dtype(layout: str, dtype: str, theta: str) -> None:
-    inputs = whole("exact", True, "pre_softmax", theta, layout, dtype)
-    parts, counts = split(inputs, [7, 30])
-    assert {part.out.dtype for part in parts} == {torch.float32}
-    assert_is_whole(inputs, merged(inputs, parts, counts))
-
-
 @pytest.mark.parametrize("theta", ["quantile", "nothing", "inf", "mixed", "dense"])
 @pytest.mark.parametrize("placement", ["pre_softmax", "post_softmax"])
 def test_incremental_attention_partial_equals_the_oracle_on_its_keys(theta: str, placement: str) -> None:
-    inputs = whole("exact", False, placement, theta)
+    inputs = whole(placement, theta)
     rows, cuts = inputs.rows, [0, 9, 25, 38, 45]
     parts, counts = split(inputs, cuts[1:-1])
     lse = inputs.expected.lse
@@ -178,7 +126,7 @@ def test_lowest_key_stands_in_where_parts_in_key_order_tie(cuts: tuple[int, ...]
 
 
 def test_merge_partials_of_a_length_0_row_is_0_even_if_its_mean_is_nan() -> None:
-    inputs = whole("exact", True, "pre_softmax", "quantile")
+    inputs = whole("pre_softmax", "quantile", vmc=True)
     arguments = inputs.arguments | {"actual_seq_lengths": torch.tensor([40, 0, 1])}
     mean = arguments["value_mean"].clone()
     mean[1] = torch.nan  # 0 / 0

@@ -66,6 +66,7 @@ def split(inputs: Inputs, cuts: list[int]) -> tuple[list[Any], list[Tensor]]:
     return parts, counts
 
 
+@pytest.mark.parametrize("tokens", [1, 4])
 @pytest.mark.parametrize("cuts", [(), (60,), (0, 75, 150), (148, 150), (149, 149)], ids=str)
 @pytest.mark.parametrize("theta", ["quantile", "nothing", "mixed", "inf"])
 @pytest.mark.parametrize(
@@ -74,9 +75,13 @@ def split(inputs: Inputs, cuts: list[int]) -> tuple[list[Any], list[Tensor]]:
      {"placement": "post_softmax"}],
     ids=str,
 )  # fmt: skip
-def test_parts_merge(modes: dict[str, Any], theta: str, cuts: tuple[int, ...]) -> None:
-    inputs = inputs_of(replace(BASE, theta=theta, **modes))
-    assert_parts_merge(inputs, *split(inputs, list(cuts)))
+def test_parts_merge(modes: dict[str, Any], theta: str, cuts: tuple[int, ...], tokens: int) -> None:
+    """In any order, that of the keys turned round among them."""
+    case = replace(BASE, query_tokens=tokens, query_lengths=(4, 2) if tokens > 1 else ())
+    inputs = inputs_of(replace(case, theta=theta, **modes))
+    parts, counts = split(inputs, list(cuts))
+    assert_parts_merge(inputs, parts, counts)
+    assert_parts_merge(inputs, parts[::-1], counts[::-1])
 
 
 @pytest.mark.parametrize("layout", ["BSND", "BSH"])

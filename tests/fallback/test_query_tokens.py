@@ -1,4 +1,4 @@
-"""Steps of several query tokens: against the oracle, against each token's own step, and against dense attention."""
+"""Steps of several query tokens: against the oracle and against dense attention."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from tests.helpers import (
     by_sequence,
     in_layout,
     make_inputs,
-    tolerance,
 )
 from tests.random_cases import inputs_or_reject, largest_score, random_cases
 from toptheta_npu import (
@@ -74,61 +73,6 @@ def test_a_drawn_step_equals_the_oracle(case: Case, path: str) -> None:
     inputs = inputs_or_reject(case, path)
     result = incremental_attention_with_stats(**inputs.arguments, _path=path)
     assert_equals_oracle(inputs, result, largest_score(inputs))
-
-
-# Each token's own step.
-
-
-def of_token(inputs: Inputs, sequence: int, token: int) -> dict[str, Any]:
-    """The arguments of the step that this token is alone."""
-    case, arguments = inputs.case, dict(inputs.arguments)
-    axis = 2 if case.layout == "BNSD" else 1
-    rows = by_sequence(case, inputs.rows.lengths)[sequence, token].view(1)
-    one = {"query": arguments["query"][sequence, None].narrow(axis, token, 1), "actual_seq_lengths": rows}
-    for name in ("threshold", "discarded_mass", "value_mean"):
-        if name in arguments and arguments[name].dim() > 1:
-            one[name] = arguments[name][sequence, None, :, token]
-    by_sequence_too = ["key_start", "block_table"]
-    if not case.paged:
-        by_sequence_too += ["key", "value"]
-        by_sequence_too += [f"{name}_antiquant_scale" for name, stored in inputs.rows.stored.items() if stored.mode]
-    one |= {name: arguments[name][sequence, None] for name in by_sequence_too if name in arguments}
-    del arguments["actual_query_lengths"]
-    return arguments | one
-
-
-_ALONE = {
-    "plain": {}, "bsnd": {"layout": "BSND"}, "bsh-f16": {"layout": "BSH", "dtype": "float16"},
-    "paged-4d": {"paged": "4d", "block_size": 16}, "paged-3d": {"paged": "3d", "block_size": 7, "layout": "BSH"},
-    "int8": {"int8": "both", "scales": "token"}, "int8-key": {"int8": "key", "dtype": "bfloat16"},
-    "int8-paged": {"int8": "both", "scales": "token", "paged": "4d", "block_size": 16},
-    "start": {"starts": (13, 60, 3, 0)}, "start-bsnd": {"starts": (13, 60, 3, 0), "layout": "BSND"},
-    "post": {"placement": "post_softmax"}, "post-sink": {"placement": "post_softmax", "sink": True},
-    "offline": {"sdc": "offline"}, "exp-threshold": {"sdc": "exp_threshold"}, "none": {"sdc": "none", "vmc": False},
-    "sink": {"sink": True}, "dense": {"theta": "dense"}, "inf": {"theta": "inf"},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", _ALONE)
-def test_each_token_equals_its_own_step(name: str) -> None:
-    """Selections are equal; sums are within the roundings of another order."""
-    alone = {"lengths": (150, 77, 4, 30), "query_lengths": (4, 2, 1, 0), "theta": "mixed", **_ALONE[name]}
-    inputs = inputs_of(replace(BASE, **alone))
-    case = inputs.case
-    out, lse, kept, _ = incremental_attention_with_stats(**inputs.arguments)
-    axis = 2 if case.layout == "BNSD" else 1
-    for sequence, real in enumerate(case.query_lengths):
-        for token in range(case.query_tokens):
-            here = out[sequence, None].narrow(axis, token, 1)
-            if token >= real:
-                assert here.abs().max() == 0
-                assert lse[sequence, :, token].unique().tolist() == [-INF]
-                assert kept[sequence, :, token].unique().tolist() == [0]
-                continue
-            single = incremental_attention_with_stats(**of_token(inputs, sequence, token))
-            assert torch.equal(kept[sequence, None, :, token], single[2])
-            torch.testing.assert_close(here, single[0], **tolerance(case.torch_dtype))
-            torch.testing.assert_close(lse[sequence, None, :, token], single[1], **tolerance(torch.float32))
 
 
 @pytest.mark.parametrize("placement", ["pre_softmax", "post_softmax"])
