@@ -218,7 +218,6 @@ def test_a_decoder_that_also_looks_at_an_encoder():
     ("name", "options", "named"),
     [
         ("Gemma3", {**WINDOWED, "layer_types": ["sliding_attention"] * 4}, "layer_types.*full_attention in some layer"),
-        ("Qwen2", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 0}, "layer_types"),
         ("Llama4", {"num_local_experts": 2, "layer_types": ["chunked_attention"] * 2}, "layer_types.*chunked"),
         ("DeepseekV3", {**LATENT, "qk_nope_head_dim": 16}, "head_dim.*24 for keys and 16 for values"),
         (
@@ -226,10 +225,12 @@ def test_a_decoder_that_also_looks_at_an_encoder():
             {**WINDOWED, "num_kv_shared_layers": 2, "vocab_size_per_layer_input": VOCABULARY},
             "num_kv_shared_layers.*keys and values of their own",
         ),
+        ("Mistral", {"sliding_window": 8}, "sliding_window.*None"),
+        ("Gemma2", {"layer_types": ["full_attention"] * 2, "head_dim": 16}, "softcap.*None"),
         ("Falcon", {}, "attention implementation can be chosen"),
         ("Doge", {}, "one causal attention module"),
     ],
-    ids=["every layer slides", "no layer under the limit", "chunks", "latent attention", "shared", "falcon", "doge"],
+    ids=["every layer slides", "chunks", "latent attention", "shared", "window", "softcap", "falcon", "doge"],
 )
 def test_other_models_are_refused_on_entry(name, options, named):
     if name == "Llama4":

@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 from torch._dynamo.testing import CompileCounter
-from transformers import DynamicCache, LogitsProcessor, LogitsProcessorList, StaticCache
+from transformers import DynamicCache, StaticCache
 
 from tests.models.tiny import model_of, new_model, tokens
 from tests.tiers import full
 from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
-from toptheta_npu.models import NothingSparsifiedWarning, SparseRun, calibrate, calibrate_discarded_mass, sparsify
+from toptheta_npu.models import NothingSparsifiedWarning, calibrate, calibrate_discarded_mass, sparsify
 from toptheta_npu.models.sparse.device_thresholds import DeviceThresholds
 from toptheta_npu.thresholds import ThresholdTable
 
@@ -63,34 +63,6 @@ def test_every_step_is_that_of_a_fresh_context_of_its_k(placement, static):
             assert run.k == k
             assert torch.equal(step(cache, ids, number), fresh[number])
     assert (fresh[0] - fresh[1]).abs().max() > 1e-3
-
-
-class SetK(LogitsProcessor):
-    """Sets the next k of a schedule after every step of a generation."""
-
-    def __init__(self, run: SparseRun, schedule: list[int]) -> None:
-        self._run, self._schedule = run, iter(schedule)
-
-    def __call__(self, input_ids, scores):
-        self._run.set_k(next(self._schedule))
-        return scores
-
-
-def test_k_changes_between_the_tokens_of_one_generate():
-    ids = tokens(1, 30, seed=3)
-    options = {"max_new_tokens": len(SCHEDULE) + 1, "min_new_tokens": len(SCHEDULE) + 1, "do_sample": False}
-    with sparsify(model_of(), table_of(), k=6, statistics=True) as run:
-        set_k = LogitsProcessorList([SetK(run, [*SCHEDULE, 6])])
-        found = model_of().generate(
-            ids, **options, logits_processor=set_k, return_dict_in_generate=True, output_logits=True
-        )
-        rows = run.statistics()[0]
-    cache = begun(found.sequences)
-    for number, k in enumerate(SCHEDULE):
-        with sparsify(model_of(), table_of(), k=k, statistics=True) as fresh:
-            logits = step(cache, found.sequences, number)[:, 0]
-            assert torch.equal(fresh.statistics()[0].kept[0], rows.kept[number])
-        torch.testing.assert_close(logits, found.logits[number + 1], atol=1e-5, rtol=1e-5)
 
 
 @full

@@ -66,25 +66,6 @@ def test_threads_that_take_turns_equal_their_single_runs(kind):
         assert torch.equal(single, threaded)
 
 
-def generate(number: int) -> Tensor:
-    """A left-padded batch of a length of its own, generated greedily."""
-    ids = tokens(2, 12 + 3 * number, seed=number)
-    mask = torch.ones_like(ids)
-    mask[1, : 2 + number] = 0
-    options = {"max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False}
-    found = model_of().generate(ids, attention_mask=mask, **options, return_dict_in_generate=True, output_logits=True)
-    return torch.stack(found.logits)
-
-
-@pytest.mark.parametrize("prefill", ["dense", "thresholded"])
-def test_generate_in_threads_equals_the_single_runs(prefill):
-    with sparsify(model_of(), table_of(), k=K, prefill=prefill):
-        alone = [generate(number) for number in range(THREADS)]
-        for _ in range(3):
-            for single, threaded in zip(alone, together(generate), strict=True):
-                assert torch.equal(single, threaded)
-
-
 @pytest.mark.usefixtures("in_step")
 def test_statistics_keep_the_rows_of_a_thread_together():
     with sparsify(model_of(), table_of(), k=K, prefill="thresholded", statistics=True) as run:
@@ -105,33 +86,6 @@ def test_statistics_keep_the_rows_of_a_thread_together():
         for name in ("keys", "kept", "value_rows", "decode"):
             expected = torch.cat([getattr(alone[number][layer], name) for number in order])
             assert torch.equal(getattr(rows, name), expected)
-
-
-def test_a_second_context_from_another_thread_is_refused_by_name():
-    entered, leave = threading.Event(), threading.Event()
-
-    def hold():
-        with sparsify(model_of(), table_of(), k=K):
-            entered.set()
-            leave.wait(timeout=30)
-            return decode(0)
-
-    holder = ThreadPoolExecutor(1, thread_name_prefix="holder")
-    held = holder.submit(hold)
-    assert entered.wait(timeout=30)
-    try:
-        for enter in (
-            lambda: sparsify(model_of(), table_of(), k=K),
-            lambda: apply_selection(model_of(), lambda layer: top_k(K)),
-        ):
-            with pytest.raises(TopThetaValueError, match=r"thread 'holder_0'.*threads may share it"), enter():
-                pass
-    finally:
-        leave.set()
-    found = held.result(timeout=30)
-    holder.shutdown()
-    with sparsify(model_of(), table_of(), k=K):
-        assert torch.equal(decode(0), found)
 
 
 def test_many_threads_that_enter_at_once_get_one_context():

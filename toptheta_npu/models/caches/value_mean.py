@@ -22,8 +22,6 @@ from .int8 import Int8Layer
 from .visible_keys import Rows
 
 STATE = "_toptheta_value_mean"
-#: V rows of a sequence that a CPU converts to float32 at once; more would not stay in its caches.
-_BLOCK_ROWS = 2048
 
 
 class RunningMean:
@@ -96,11 +94,7 @@ def _version(values: Tensor) -> int | None:
 
 
 class CachedLayer:
-    """The cache layer of one attention module, looked at just before the call that extends it.
-
-    Attributes:
-        past: tokens in it before the call; None where the cache is preallocated.
-    """
+    """The cache layer of one attention module, looked at just before the call that extends it."""
 
     def __init__(self, cache: Cache, index: int, owner: object) -> None:
         self._cache, self._index, self.owner = cache, index, owner
@@ -111,8 +105,6 @@ class CachedLayer:
             known = getattr(self.layer, STATE, None)
             if known is not None and known.is_about(self.layer.values, owner):
                 self._known = known
-        seen = self.seen if index < len(cache.layers) else 0
-        self.past = seen if isinstance(seen, int) else None
 
     @property
     def layer(self) -> Any:
@@ -233,8 +225,6 @@ def value_mean_without_cache(value: Tensor, rows: Rows) -> Tensor:
 
 def sum_values(value: Tensor, rows: Rows, scale: Tensor | None = None) -> Tensor:
     """Sum the valid rows of ``value`` [B, Hkv, S, D]: float32 [B, Hkv, D]. ``scale`` lies beside int8 rows."""
-    if (value.shape[2] > _BLOCK_ROWS or scale is not None) and host_can_read(value):
-        return _sum_in_blocks(value, rows, scale)
     if scale is not None:
         value = dequantise(value, scale)
     if rows.lengths is None:
@@ -243,22 +233,6 @@ def sum_values(value: Tensor, rows: Rows, scale: Tensor | None = None) -> Tensor
     starts = torch.zeros_like(rows.lengths) if rows.starts is None else rows.starts
     valid = (column >= starts[:, None]) & (column < (starts + rows.lengths)[:, None])
     return torch.where(valid[:, None, :, None], value, 0.0).sum(2, dtype=torch.float32)
-
-
-def _sum_in_blocks(value: Tensor, rows: Rows, scale: Tensor | None) -> Tensor:
-    """Do the same on a CPU, where sums of half-precision numbers and of masked copies take several times as long."""
-    batch, heads, _, head_dim = value.shape
-    starts = [0] * batch if rows.starts is None else rows.starts.tolist()
-    lengths = [rows.span] * batch if rows.lengths is None else rows.lengths.tolist()
-    total = torch.zeros((batch, heads, head_dim), dtype=torch.float32, device=value.device)
-    if scale is not None:
-        scale = scale.expand(*value.shape[:3], -1)
-    for sequence, (start, length) in enumerate(zip(starts, lengths, strict=True)):
-        for first in range(start, start + length, _BLOCK_ROWS):
-            block = slice(first, min(first + _BLOCK_ROWS, start + length))
-            beside = None if scale is None else scale[sequence, :, block]
-            total[sequence] += dequantise(value[sequence, :, block], beside).sum(1)
-    return total
 
 
 def _new_rows(value: Tensor, rows: Rows, scale: Tensor | None) -> Tensor:

@@ -180,26 +180,11 @@ def _check_pattern(visible: Tensor, expected: Tensor) -> None:
     # tracing cannot look at values; the masks of a compiled step are transformers' own
     if torch.compiler.is_compiling() or torch.equal(visible, expected):
         return
-    if _padded_before_the_newest(visible.view(len(visible), -1, visible.shape[-1])):
-        _refuse(
-            "prompts padded on the left, since tokens follow them", "a prompt padded on the right",
-            "set tokenizer.padding_side = 'left'",
-        )  # fmt: skip
     _refuse(
         "plain causal attention over one run of tokens per sequence, padded on the left or on the right",
-        "a mask with holes, packed sequences or another pattern",
-        "pad on the left, run packed sequences as a batch, and leave custom masks out",
+        "a mask with holes, a prompt padded on the right that goes on, packed sequences or another pattern",
+        "pad on the left (tokenizer.padding_side = 'left'), run packed sequences as a batch, and pass no custom mask",
     )
-
-
-def _padded_before_the_newest(visible: Tensor) -> bool:
-    """Tell whether a sequence has a gap right before the new tokens, in a mask [B, Q, S]."""
-    valid = visible.any(1)
-    first_new = valid.shape[1] - valid.flip(-1).int().argmax(-1) - visible.shape[1]
-    column = torch.arange(valid.shape[1], device=valid.device)
-    past = valid & (column < first_new[:, None])
-    newest_of_past = torch.where(past, column, -1).amax(-1)
-    return bool(((newest_of_past >= 0) & (newest_of_past < first_new - 1)).any())
 
 
 def _refuse(expected: str, got: str, remedy: str) -> NoReturn:

@@ -36,9 +36,9 @@ def attached(model: PreTrainedModel, rule_of: Callable[[int], Rule]) -> Iterator
     modules, sliding = attention_modules(model), sliding_layers(model)
     if sliding:
         _logger.info("layers %s have a sliding window and stay dense", ", ".join(map(str, sliding)))
-    rows, thread = ForwardRows(), threading.current_thread()
+    rows = ForwardRows()
     layers = [index for index in range(len(modules)) if index not in sliding]
-    states = [LayerState(index, rule_of(index), rows, thread) for index in layers]
+    states = [LayerState(index, rule_of(index), rows) for index in layers]
     with ExitStack() as undo:
         with _ENTERING:
             _check_outside(modules)
@@ -107,12 +107,8 @@ def check_model(model: PreTrainedModel) -> None:
 
 
 def _check_outside(modules: list[Any]) -> None:
-    for module in modules:
-        state: LayerState | None = getattr(module, STATE, None)
-        if state is not None:
-            same = state.thread is threading.current_thread()
-            raise TopThetaValueError(
-                "model", "a model outside any other Top-Theta context",
-                "one inside" if same else f"one inside, which thread {state.thread.name!r} entered",
-                "leave the other context first" + ("" if same else ", or use it: threads may share it"),
-            )  # fmt: skip
+    if any(getattr(module, STATE, None) is not None for module in modules):
+        raise TopThetaValueError(
+            "model", "a model outside any other Top-Theta context", "one inside",
+            "leave the other context first, or use it: threads may share it",
+        )  # fmt: skip

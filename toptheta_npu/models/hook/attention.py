@@ -127,14 +127,12 @@ class LayerState:
         index: the layer.
         rule: what it does.
         rows: shared by all layers of the context.
-        thread: the one that entered the context.
     """
 
-    def __init__(self, index: int, rule: Rule, rows: ForwardRows, thread: threading.Thread) -> None:
+    def __init__(self, index: int, rule: Rule, rows: ForwardRows) -> None:
         self.index = index
         self.rule = rule
         self.rows = rows
-        self.thread = thread
         self._calls = threading.local()
         self._asked: CachedLayer | None = None
 

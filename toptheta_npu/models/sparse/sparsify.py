@@ -26,7 +26,7 @@ from ...thresholds.lookup import Lookup
 from ...thresholds.targets import DEFAULT_K, Target
 from ...thresholds.uniform import SHORTEST, UniformLookup, uniform_table
 from ..fingerprint.model import check_table
-from ..hook.architecture import num_heads, num_layers, sliding_layers, text_config
+from ..hook.architecture import num_heads, num_layers, sliding_layers
 from ..hook.attach import attached, check_model, check_switches
 from ..hook.generating import generating
 from .device_thresholds import DeviceThresholds
@@ -147,7 +147,6 @@ def sparsify(
     check_switches(vmc=vmc)
     check_int("verify_tokens", verify_tokens, 1, MAX_TOKENS)
     kind = checked_statistics(statistics)
-    _check_max_length(model, max_length)
     target = Target(DEFAULT_K if k is None else k, dense_below)
     prepared = (
         Lookup(thresholds, max_length, lookup, discarded_mass=sdc == "offline")
@@ -188,15 +187,6 @@ def _check_alone(**others: object) -> None:
 def _devices(model: PreTrainedModel) -> set[torch.device]:
     """Find the devices that layers run on. Offloaded weights tell none: they are on the meta device until needed."""
     return {parameter.device for parameter in model.parameters() if parameter.device.type != "meta"}
-
-
-def _check_max_length(model: PreTrainedModel, max_length: int | None) -> None:
-    longest = getattr(text_config(model), "max_position_embeddings", None)
-    if type(max_length) is int and longest is not None and max_length > longest:
-        raise TopThetaValueError(
-            "max_length", f"at most {longest}, the model's max_position_embeddings", str(max_length),
-            "rows that are longer still use the last thresholds",
-        )  # fmt: skip
 
 
 def _offline_mass(thresholds: ThresholdTable, at_k: ThresholdsAtK) -> Tensor:
