@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..._files import checked_path, file_error, new_folder, status
-from ...errors import TopThetaBackendError, TopThetaTypeError, TopThetaValueError
+from ...errors import TopThetaTypeError, TopThetaValueError
 from .model import Progress, empty_model, load_weights
 from .tokenizer import ends_of_answers, make_tokenizer, special_ids
 
@@ -41,9 +41,7 @@ def convert_gguf(
             without a tokenizer; a folder with files in it, or one that cannot be written.
         TopThetaNotImplementedError: another architecture, or settings, tensors or a tokenizer that would be lost or
             taken wrongly on the way, such as the scaled rotary frequencies of LLaMA 3.1.
-        TopThetaBackendError: transformers is too old.
     """
-    _check_packages()
     if not isinstance(dtype, torch.dtype):
         raise TopThetaTypeError("dtype", "a torch.dtype", type(dtype).__name__)
     if dtype not in _DTYPES:
@@ -56,17 +54,8 @@ def convert_gguf(
         tokenizer = make_tokenizer(path, values)
         load_weights(path, model, reader.tensors, progress)
         model.generation_config.eos_token_id = ends_of_answers(values)
-        _save(model, tokenizer, written, Path(folder))
-
-
-def _check_packages() -> None:
-    import gguf  # noqa: F401
-    import transformers
-
-    # older ones take no rope_parameters, and say nothing
-    if int(transformers.__version__.split(".")[0]) < 5:
-        remedy = "pip install -U 'toptheta_npu[gguf]'"
-        raise TopThetaBackendError("transformers", "5 or newer, to convert models", transformers.__version__, remedy)
+        model.save_pretrained(written)
+        tokenizer.save_pretrained(written)
 
 
 def _reader(file: Path) -> Any:
@@ -81,14 +70,3 @@ def _reader(file: Path) -> Any:
     except Exception as error:
         got = f"another file, or one that ends early or is damaged ({error})"
         raise file_error(file, "a whole GGUF file", got, "download it again") from error
-
-
-def _save(model: Any, tokenizer: Any, written: Path, folder: Path) -> None:
-    from safetensors import SafetensorError
-
-    try:
-        model.save_pretrained(written)
-        tokenizer.save_pretrained(written)
-    except SafetensorError as error:
-        expected, got = "a place where a model can be written", str(error).split("\n")[0]
-        raise TopThetaValueError(str(folder), expected, got, "free some space, or choose another disk") from error
