@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import StaticCache
 
-from tests.models.tiny import CACHES, K, left_padded, model_of, new_cache, new_model, table_of, tokens
+from tests.models.tiny import CACHES, K, model_of, new_cache, new_model, table_of, tokens
 from toptheta_npu.models import sparsify
 from toptheta_npu.models.caches import value_mean
 from toptheta_npu.models.caches.visible_keys import Rows
@@ -81,14 +81,6 @@ def test_static_cache_on_a_cpu_sums_up_once_too(steps):
     assert steps == [True] * layers + [False] * layers * 8
 
 
-def test_left_padding(steps):
-    batch = left_padded([tokens(1, length, seed=length) for length in (20, 9, 14)])
-    with sparsify(model_of(), table_of(), k=K):
-        run(batch["input_ids"], attention_mask=batch["attention_mask"])
-        run(batch["input_ids"], attention_mask=batch["attention_mask"], cache_implementation="static")
-    assert steps.count(False) >= 2 * 8
-
-
 @GROWING
 @pytest.mark.parametrize("dropped", range(5))
 def test_rejected_drafts_are_left_out_without_reading_v_again(steps, kind, dropped):
@@ -101,18 +93,6 @@ def test_rejected_drafts_are_left_out_without_reading_v_again(steps, kind, dropp
             if dropped and new > 1:
                 cache.crop(-dropped)
     assert steps == [True] * 2 + [False] * 6
-
-
-def test_static_cache_adds_rows_and_survives_a_reset(steps):
-    cache, ids = StaticCache(config=model_of().config, max_cache_len=64), tokens(2, 30, seed=4)
-    with sparsify(model_of(), table_of(), k=K):
-        for prompt in (20, 12):
-            model_of()(ids[:, :prompt], past_key_values=cache)
-            feed(ids, cache, prompt)
-            cache.reset()
-        # one token as the prompt: the cache's tensor is still the one that was summed up
-        feed(ids[:, :5], cache, 0)
-    assert len(steps) == 2 * (10 + 18 + 5)
 
 
 EDITS = {

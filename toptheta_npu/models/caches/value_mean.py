@@ -35,7 +35,7 @@ class RunningMean:
     def __init__(self, totals: Tensor, count: Tensor, values: Tensor, owner: object) -> None:
         self.totals = totals
         self.count = count
-        self._values, self._root = weakref.ref(values), weakref.ref(_root(values))
+        self._root = weakref.ref(_root(values))
         self._version, self._place = _version(values), _place(values)
         self._owner = owner
 
@@ -47,18 +47,9 @@ class RunningMean:
         if self._owner is not owner or values is None:
             return False
         if torch.compiler.is_compiling():
-            return self._values() is values
-        if self._values() is not values and not self._begins_with(values):
-            return False
-        return self._version == _version(values)
-
-    def _begins_with(self, values: Tensor) -> bool:
-        """Tell whether a tensor is a view of the first ones of these rows."""
-        if not self._place:
-            return False
-        (offset, stride, shape), (*known, known_shape) = _place(values), self._place
-        alike = [offset, stride, shape[:2], shape[3:]] == [*known, known_shape[:2], known_shape[3:]]
-        return alike and shape[2] <= known_shape[2] and self._root() is _root(values)
+            return self._root() is values
+        untouched = (self._version, self._place) == (_version(values), _place(values))
+        return untouched and self._root() is _root(values)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # a copied or pickled cache holds other tensors: its state starts over
@@ -84,8 +75,10 @@ def _root(values: Tensor) -> Tensor:
 
 
 def _place(values: Tensor) -> tuple[Any, ...]:
-    """Tell where in its storage a tensor lies; nothing in a compiled step."""
-    return () if torch.compiler.is_compiling() else (values.storage_offset(), values.stride(), values.shape)
+    """Tell where in its storage a tensor begins, and how its rows lie; nothing in a compiled step."""
+    if torch.compiler.is_compiling():
+        return ()
+    return values.storage_offset(), values.stride(), values.shape[:2], values.shape[3:]
 
 
 def _version(values: Tensor) -> int | None:
