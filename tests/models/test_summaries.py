@@ -10,14 +10,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers import DynamicCache
 
 from tests.models.tiny import K, left_padded, model_of, table_of, tokens
 from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
 from toptheta_npu.evaluation.methods.top_k import select_top_k as top_k
-from toptheta_npu.fallback.layout import count_group_rows
 from toptheta_npu.models import LayerStatistics, LayerSummary, apply_selection, calibrate, sparsify
 from toptheta_npu.models.sparse.histogram import Histogram
 from toptheta_npu.models.sparse.summaries import SummaryRecorder
@@ -65,31 +64,6 @@ def test_summaries_add_up_the_rows_of_prompts_and_decode_steps(prefill, placemen
         check_against_rows(summary, rows, K)
         sparse = rows.keys > K
         assert torch.allclose(summary.kept_over_aim.float(), rows.kept[sparse].float().mean(0) / K)
-
-
-@settings(max_examples=15, deadline=None)
-@given(
-    kv_heads=st.integers(1, 3), group=st.integers(1, 4), rows=st.integers(1, 12), past=st.integers(0, 9),
-    padding=st.integers(0, 5), target=st.integers(1, 9), seed=st.integers(0, 2**20),
-)  # fmt: skip
-def test_a_recorder_adds_up_any_masks(kv_heads, group, rows, past, padding, target, seed):
-    generator = torch.Generator().manual_seed(seed)
-    recorder = SummaryRecorder(kv_heads * group, kv_heads, target)
-    counts = (torch.arange(rows) + 1 + past - torch.tensor([[0], [padding]])).clamp_min(0)
-    span = past + rows
-    visible = torch.arange(span) < counts[:, None, :, None]
-    parts = []
-    for _ in range(2):
-        keep = (torch.rand(2, kv_heads * group, rows, span, generator=generator) < 0.4) & visible
-        empty = ~keep.any(-1) & (counts > 0)[:, None]
-        union = count_group_rows(keep, kv_heads)
-        call = SimpleNamespace(rows=SimpleNamespace(counts=counts, span=span))
-        recorder.record(call, keep.sum(-1), union, empty, decode=False)
-        real = (counts > 0).flatten()
-        each = [tensor.transpose(1, 2).flatten(0, 1)[real] for tensor in (keep.sum(-1), union, empty)]
-        parts.append((counts.flatten()[real], *each))
-    keys, kept, value_rows, empty = (torch.cat(part) for part in zip(*parts, strict=True))
-    check_against_rows(recorder.result(), LayerStatistics(keys, kept, value_rows, keys > 0, empty), target)
 
 
 def test_another_rule_has_summaries_too_and_targets_where_they_are_given():

@@ -66,28 +66,6 @@ def test_threads_that_take_turns_equal_their_single_runs(kind):
         assert torch.equal(single, threaded)
 
 
-@pytest.mark.usefixtures("in_step")
-def test_statistics_keep_the_rows_of_a_thread_together():
-    with sparsify(model_of(), table_of(), k=K, prefill="thresholded", statistics=True) as run:
-        alone = {}
-        for number in range(THREADS):
-            decode(number)
-            alone[number] = run.statistics()
-            run.clear()
-        together(decode)
-        layers = run.statistics()
-    assert len({tuple(rows[0].kept.flatten().tolist()) for rows in alone.values()}) == THREADS
-    rows_per_thread = 20 + STEPS
-    order = []
-    for part in layers[0].kept.split(rows_per_thread):
-        order += [number for number, single in alone.items() if torch.equal(single[0].kept, part)]
-    assert sorted(order) == list(range(THREADS))
-    for layer, rows in enumerate(layers):
-        for name in ("keys", "kept", "value_rows", "decode"):
-            expected = torch.cat([getattr(alone[number][layer], name) for number in order])
-            assert torch.equal(getattr(rows, name), expected)
-
-
 def test_many_threads_that_enter_at_once_get_one_context():
     model, barrier = new_model(), threading.Barrier(THREADS)
 

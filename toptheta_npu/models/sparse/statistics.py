@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -23,7 +22,7 @@ Statistics = Literal["rows", "summary"]
 
 @dataclass(frozen=True, eq=False)
 class LayerStatistics:
-    """The rows of one layer in the order in which a thread computed them, padding left out.
+    """The rows of one layer in the order of the calls, padding left out.
 
     Attributes:
         keys: int32 [rows], visible keys, the row's own included.
@@ -54,7 +53,7 @@ class RowRecorder:
 
     def __init__(self, num_heads: int, num_key_value_heads: int) -> None:
         self._heads = (num_heads, num_key_value_heads)
-        self._calls: list[tuple[int, Tensor, Tensor, Tensor, Tensor, bool]] = []
+        self._calls: list[tuple[Tensor, Tensor, Tensor, Tensor, bool]] = []
 
     def record(
         self, call: AttentionCall, kept: Tensor, value_rows: Tensor, empty: Tensor, aims: Tensor | None = None,
@@ -62,23 +61,17 @@ class RowRecorder:
     ) -> None:  # fmt: skip
         """Add the rows of a call: kept and empty [B, Hq, Q], value_rows [B, Hkv, Q]. ``decode``: they are of steps."""
         # one append, which threads cannot tear apart
-        self._calls.append((threading.get_ident(), call.rows.counts, kept, value_rows, empty, decode))
+        self._calls.append((call.rows.counts, kept, value_rows, empty, decode))
 
     def clear(self) -> None:
         """Forget all rows."""
         self._calls.clear()
 
-    def threads(self) -> list[int]:
-        """List the threads that had calls recorded, in the order of their first calls."""
-        return list(dict.fromkeys(thread for thread, *_ in list(self._calls)))
-
-    def result(self, threads: Sequence[int]) -> LayerStatistics:
-        """Join all rows so far on the CPU, one of ``threads`` after the other."""
+    def result(self) -> LayerStatistics:
+        """Join all rows so far on the CPU."""
         heads, kv_heads = (torch.zeros(0, count, dtype=torch.int32, device="cpu") for count in self._heads)
         parts: list[tuple[Tensor, ...]] = [(heads[:, 0], heads, kv_heads, heads[:, 0].bool(), heads.bool())]
-        place = {thread: index for index, thread in enumerate(threads)}
-        calls = sorted((call for call in list(self._calls) if call[0] in place), key=lambda call: place[call[0]])
-        for _, counts, *of_call, is_decode in calls:
+        for counts, *of_call, is_decode in list(self._calls):
             keys = counts.flatten().cpu()
             real = keys > 0
             kept, value_rows, empty = (rows.transpose(1, 2).flatten(0, 1).cpu()[real] for rows in of_call)
@@ -126,15 +119,14 @@ class Recording:
     def statistics(self) -> list[LayerStatistics]:
         """Return the rows that were judged so far, one entry per layer. Rows of a dense prefill are not among them.
 
-        All layers have the rows in the same order: those of one thread after those of the other.
+        They are in the order of the calls, which is the same in all layers while one thread at a time runs the model.
 
         Raises:
             TopThetaValueError: the context was entered without ``statistics=True``.
         """
         recorders = [recorder for recorder in self._recorders or () if isinstance(recorder, RowRecorder)]
         self._check(bool(recorders), "True")
-        threads = list(dict.fromkeys(thread for recorder in recorders for thread in recorder.threads()))
-        return [recorder.result(threads) for recorder in recorders]
+        return [recorder.result() for recorder in recorders]
 
     def summaries(self) -> list[LayerSummary]:
         """Compute the sums over the same rows, one entry per layer, of all threads together.
