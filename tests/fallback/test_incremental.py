@@ -94,19 +94,6 @@ def test_long_cache_equals_the_oracle(heads: int, dtype: str, layout: str, devic
 # The same rows stored in other ways.
 
 
-@pytest.mark.parametrize("form", ["4d", "3d"])
-@pytest.mark.parametrize("blocks", ["permuted", "descending"])
-@pytest.mark.parametrize("block_size", [1, 7, 16, 128])
-def test_paged_equals_contiguous(form: str, blocks: str, block_size: int, device: str) -> None:
-    case = replace(_BASE, theta="mixed")
-    contiguous = base_inputs(case, device)
-    paged = make_inputs(replace(case, paged=form, blocks=blocks, block_size=block_size), device, poison=("outside",))
-    assert torch.equal(paged.rows.value, contiguous.rows.value)
-    assert_same(
-        incremental_attention_with_stats(**paged.arguments), incremental_attention_with_stats(**contiguous.arguments)
-    )
-
-
 def _inside(cache: Tensor, shape: tuple[int, ...], view: tuple[slice, ...]) -> Tensor:
     """The cache [B, Hkv, S, D] as a view of a larger tensor full of NaN."""
     larger = torch.full(shape, torch.nan, dtype=cache.dtype, device=cache.device)

@@ -84,12 +84,6 @@ def test_parts_merge(modes: dict[str, Any], theta: str, cuts: tuple[int, ...], t
     assert_parts_merge(inputs, parts[::-1], counts[::-1])
 
 
-@pytest.mark.parametrize("layout", ["BSND", "BSH"])
-def test_parts_merge_in_other_layouts(layout: str) -> None:
-    inputs = inputs_of(replace(BASE, layout=layout, dtype="float16"))
-    assert_parts_merge(inputs, *split(inputs, [60, 149]))
-
-
 def test_paged_parts_merge() -> None:
     inputs = inputs_of(replace(BASE, paged="4d", block_size=16, int8="both", scales="token"))
     seen = by_sequence(inputs.case, inputs.rows.lengths)

@@ -150,16 +150,6 @@ def test_no_real_token_reads_nothing(path: str) -> None:
         assert (value_rows[sequence] == 0).all()
 
 
-@pytest.mark.parametrize("theta", ["quantile", "mixed"])
-def test_value_rows_are_the_union_over_tokens_and_heads(theta: str) -> None:
-    inputs = inputs_of(replace(BASE, theta=theta))
-    _, _, kept, value_rows = incremental_attention_with_stats(**inputs.arguments)
-    keep = by_sequence(inputs.case, inputs.expected.keep)  # [B, Sq, Hq, S]
-    union = keep.unflatten(2, (2, 4)).any(3).any(1).sum(-1)
-    assert torch.equal(value_rows.long(), union)
-    assert (value_rows.max() > kept.amax(2)).all() or theta == "mixed"
-
-
 @pytest.mark.parametrize("form", ["[Hq]", "[B, Hq]"])
 def test_thresholds_of_heads_are_those_of_all_tokens(form: str) -> None:
     arguments = inputs_of(replace(BASE, theta="quantile", vmc=False)).arguments

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 from torch import Tensor
-from transformers import DynamicCache, StaticCache
+from transformers import StaticCache
 
 from tests.models.tiny import (
     CACHES,
@@ -117,22 +117,6 @@ def test_beam_search_scores_its_beams_as_a_thresholded_prefill_does():
     assert found.beam_indices.unique().numel() > 1  # the cache was reordered
     likelihood = logits.log_softmax(-1).gather(-1, found.sequences[:, 20:, None]).sum()
     torch.testing.assert_close(found.sequences_scores[0], likelihood, atol=1e-3, rtol=1e-4)
-
-
-class Moving(DynamicCache):
-    """Takes its tensors to another place after every call, as an offloaded cache does, which needs CUDA."""
-
-    def update(self, key_states, value_states, layer_idx, *args, **kwargs):
-        keys, values = super().update(key_states, value_states, layer_idx, *args, **kwargs)
-        layer = self.layers[layer_idx]
-        layer.keys, layer.values = layer.keys.clone(), layer.values.clone()
-        return keys, values
-
-
-def test_a_cache_that_moves_its_tensors_gives_the_tokens_of_one_that_does_not():
-    model, table, ids = model_of(), table_of(), tokens(2, 20, seed=8)
-    with sparsify(model, table, k=K):
-        assert torch.equal(generate(model, ids=ids, past_key_values=Moving()), generate(model, ids=ids))
 
 
 @pytest.mark.parametrize("prefill", ["dense", "thresholded"])

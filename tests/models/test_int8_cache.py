@@ -137,16 +137,6 @@ def test_logits_are_those_of_rounded_rows(options, scales):
     assert all(torch.equal(*pair) for pair in zip(our_kept, their_kept, strict=True))
 
 
-@pytest.mark.parametrize("scales", SCALES)
-def test_it_does_not_matter_in_how_many_pieces_a_prompt_comes(scales):
-    ids, found = tokens(1, 40), []
-    for sizes in ([40], [13, 20, 7]):
-        cache = caches(scales)[0]
-        logits = [model_of()(part, past_key_values=cache).logits for part in ids.split(sizes, 1)]
-        found.append(torch.cat(logits, 1))
-    torch.testing.assert_close(*found, atol=1e-5, rtol=0)
-
-
 def test_no_decode_step_multiplies_the_cache_out(monkeypatch):
     cache = Int8Cache(model_of().config)
     with sparsify(model_of(), table_of(), k=K):
