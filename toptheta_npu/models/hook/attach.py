@@ -15,7 +15,7 @@ from ...errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaVa
 from ..caches.visible_keys import ForwardRows
 from .architecture import attention_modules, check_attention, sliding_layers, text_config
 from .attention import STATE, AttentionCall, LayerState, Rule, register
-from .borrowing import patch_name, patch_state, sparse_class
+from .borrowing import patch_name, patch_state
 
 _logger = logging.getLogger("toptheta_npu")
 _ENTERING = threading.Lock()
@@ -44,10 +44,8 @@ def attached(model: PreTrainedModel, rule_of: Callable[[int], Rule]) -> Iterator
             _check_outside(modules)
             for config in {id(module.config): module.config for module in modules}.values():
                 undo.callback(patch_name(config))
-            classes = {kind: sparse_class(kind) for kind in {type(module) for module in modules}}
             for state in states:
-                module = modules[state.index]
-                undo.callback(patch_state(module, classes[type(module)], state))
+                undo.callback(patch_state(modules[state.index], state))
                 undo.callback(state.leave)
         yield rows
 

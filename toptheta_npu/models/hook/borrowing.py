@@ -1,4 +1,4 @@
-"""What a context changes on a model: its class, that of its attention modules and a name in its configuration."""
+"""What a context changes on the attention modules of a model, and the name in its configuration."""
 
 from __future__ import annotations
 
@@ -12,47 +12,22 @@ from torch import nn
 from .attention import NAME, STATE, LayerState
 
 
-def sparse_class(original: type[nn.Module]) -> type[nn.Module]:
-    """Make a subclass that shows every call to the module's `LayerState` first, before hooks of the user."""
-
-    class Sparsified(original):  # type: ignore[misc, valid-type]
-        def __call__(self, *args: Any, **kwargs: Any) -> Any:
-            state: LayerState | None = self.__dict__.get(STATE)
-            if state is not None:  # in a copy, or another thread may be leaving the context
-                state.before_forward(args, kwargs)
-            return super().__call__(*args, **kwargs)
-
-    return disguised(Sparsified, original)
-
-
-def disguised(borrowed: type[nn.Module], original: type[nn.Module]) -> type[nn.Module]:
-    """Let a subclass pass for ``original`` by its name, which models write into their configuration."""
-    borrowed.__name__, borrowed.__qualname__ = original.__name__, original.__qualname__
-    borrowed.__module__, borrowed.__doc__ = original.__module__, original.__doc__
-    return borrowed
-
-
-def patch_class(module: nn.Module, borrowed: type[nn.Module]) -> Callable[[], None]:
-    """Make ``module`` one of the class ``borrowed``. Return a function that undoes this."""
-    original = type(module)
-
-    def undo() -> None:
-        module.__class__ = original
-
-    module.__class__ = borrowed
-    return undo
-
-
-def patch_state(module: nn.Module, sparse: type[nn.Module], state: LayerState) -> Callable[[], None]:
-    """Hang ``state`` on ``module``, and make it one of the class ``sparse``. Return a function that undoes this."""
+def patch_state(module: nn.Module, state: LayerState) -> Callable[[], None]:
+    """Hang ``state`` on ``module``, and show it every call before hooks of the user. Return what undoes this."""
     setattr(module, STATE, state)
-    undo_class = patch_class(module, sparse)
+    hook = module.register_forward_pre_hook(_show_call, prepend=True, with_kwargs=True)
 
     def undo() -> None:
-        undo_class()
+        hook.remove()
         delattr(module, STATE)
 
     return undo
+
+
+def _show_call(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    state: LayerState | None = module.__dict__.get(STATE)
+    if state is not None:  # in a copy, or another thread may be leaving the context
+        state.before_forward(args, kwargs)
 
 
 @dataclass

@@ -11,7 +11,6 @@ from transformers import DynamicCache, PreTrainedModel
 
 from ..caches.growing import GrowingCache
 from ..caches.visible_keys import ForwardRows
-from .borrowing import disguised, patch_class
 
 _CACHE = "past_key_values"
 
@@ -23,11 +22,12 @@ def generating(model: PreTrainedModel, rows: ForwardRows) -> Iterator[None]:
     A cache that the caller passes, or names by ``cache_implementation``, stays what it is. ``rows`` are told how many
     tokens there are to verify.
     """
-    undo = patch_class(model, _with_growing_cache(type(model), rows))
+    original = type(model)
+    model.__class__ = _with_growing_cache(original, rows)
     try:
         yield
     finally:
-        undo()
+        model.__class__ = original
 
 
 def _with_growing_cache(original: type[PreTrainedModel], rows: ForwardRows) -> Any:
@@ -40,10 +40,8 @@ def _with_growing_cache(original: type[PreTrainedModel], rows: ForwardRows) -> A
             made = model_kwargs.get(_CACHE)
             if chosen or generation_config.use_cache is False or not self._supports_default_dynamic_cache():
                 return result
-            if made is None:  # transformers 5.0 leaves it to the model
+            if made is None or type(made) is DynamicCache:  # transformers 5.0 leaves it to the model
                 model_kwargs[_CACHE] = GrowingCache(self.config.get_text_config(decoder=True))
-            elif type(made) is DynamicCache:
-                model_kwargs[_CACHE] = GrowingCache.from_dynamic(made)
             return result
 
         def _get_candidate_generator(self, *args: Any, **kwargs: Any) -> Any:
@@ -51,7 +49,10 @@ def _with_growing_cache(original: type[PreTrainedModel], rows: ForwardRows) -> A
             # those that need the model's outputs draft nothing before it has run
             return drafts if getattr(drafts, "requires_model_outputs", False) else _AfterThePrompt(drafts, rows)
 
-    return disguised(Growing, original)
+    # models write the name of their class into their configuration
+    for name in ("__name__", "__qualname__", "__module__", "__doc__"):
+        setattr(Growing, name, getattr(original, name))
+    return Growing
 
 
 class _AfterThePrompt:
