@@ -16,12 +16,11 @@ from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..._files import file_error
 from ...errors import TopThetaNotImplementedError, TopThetaValueError
-from ..hook.architecture import attention_modules
 
 #: Rows of a matrix that count, evenly spaced: at least two of every query head for up to 32 heads.
 SAMPLED_ROWS = 64
@@ -95,14 +94,8 @@ def weights_of_folder(folder: Path) -> Iterator[Weights]:
 def weights_of_model(model: PreTrainedModel) -> Weights:
     """List the weights of ``model``, also those that accelerate keeps on the disk, or elsewhere until a layer runs.
 
-    Raises:
-        TopThetaValueError: some of attention's are nowhere.
+    Rows of weights that are nowhere raise TopThetaValueError.
     """
-    owners = [owner for attention in attention_modules(model) for owner in attention.modules()]
-    absent = [owner for owner in owners if any(weight.is_meta for weight in owner.parameters(recurse=False))]
-    if absent and not _are_offloaded(absent):
-        expected = "weights in memory, or offloaded by accelerate"
-        raise TopThetaValueError("model", expected, "the meta device", "load it fully")
     tensors = {**dict(model.named_buffers()), **dict(model.named_parameters())}
     return {
         name: Weight(tuple(tensor.shape), partial(_rows_of_tensor, model, name, tensor.detach()))
@@ -117,22 +110,17 @@ def _rows_of_slice(rows: Any, indices: list[int]) -> Tensor:
 def _rows_of_tensor(model: PreTrainedModel, name: str, tensor: Tensor, indices: list[int]) -> Tensor:
     if not tensor.is_meta:
         return tensor[torch.tensor(indices, dtype=torch.int64, device=tensor.device)]
-    from accelerate.utils import align_module_device
-
     place, _, attribute = name.rpartition(".")
     module = model.get_submodule(place)
+    if not hasattr(module, "_hf_hook"):  # accelerate's, which fetches the weights for each call
+        raise TopThetaValueError(
+            "model", "weights in memory, or offloaded by accelerate", "the meta device", "load it fully"
+        )
+    from accelerate.utils import align_module_device
+
     with align_module_device(module, execution_device="cpu"):
         fetched: Tensor = getattr(module, attribute).detach()
         return fetched[indices].clone()
-
-
-def _are_offloaded(modules: Iterable[nn.Module]) -> bool:
-    """Tell whether accelerate fetches the weights of each module whenever it is called."""
-    if not all(hasattr(module, "_hf_hook") for module in modules):
-        return False
-    from accelerate.utils import has_offloaded_params
-
-    return all(has_offloaded_params(module) for module in modules)
 
 
 def _attention_weights(names: Iterable[str], layers: int) -> list[dict[str, str]]:
