@@ -120,7 +120,7 @@ class Packing:
         return scale_rows(self.scales(packed), self.mode, packed.shape[1], head_dim)
 
 
-class Int8Layer(GrowingLayer):
+class Int8Layer(GrowingLayer):  # type: ignore[no-untyped-call]
     """One layer of an `Int8Cache`. ``keys`` and ``values`` are packed: [B, Hkv, n, D and more], int8.
 
     Attributes:
@@ -141,7 +141,7 @@ class Int8Layer(GrowingLayer):
         new = key_states.shape[2]
         if new > 1:
             asked = asked and new <= MAX_TOKENS and bool(self.get_seq_length())
-        packed = super().update(*self._packed(key_states, value_states), *args, **kwargs)  # type: ignore[safe-super]
+        packed = super().update(*self._packed(key_states, value_states), *args, **kwargs)
         if asked:
             return self._numbers(packed)
         keys, values = (dequantise(numbers, scale).to(key_states.dtype)
