@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -15,7 +15,6 @@ from toptheta_npu.timing.shapes import PAPER, SHAPES, Shape, check_for_device
 
 from .step import (
     EXPECTED,
-    MODES,
     Measurement,
     Selection,
     Step,
@@ -36,7 +35,6 @@ MAX_LAYER_BYTES = 1 << 30
 RAGGED_LENGTHS: tuple[int, ...] = tuple(
     torch.randint(128, 8193, (16,), generator=torch.Generator().manual_seed(0)).tolist()
 )
-SYNC_ALL_MICROSECONDS = (0.0, 1.0, 1.5, 2.0)
 
 Options = dict[str, Any]
 #: What differs from the plain call, by name: the step, and options of `run`.
@@ -90,13 +88,13 @@ class Modelled:
     """The modelled times of one call with k kept and with everything kept.
 
     Attributes:
-        others: microseconds cold and hot of the same call, made in another way.
+        without_cube: cold microseconds of the same call on the vector cores alone, of groups of query heads.
     """
 
     call: Call
     kept: Measurement
     dense: Measurement
-    others: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    without_cube: float | None = None
 
     @property
     def shape(self) -> Shape:
@@ -106,11 +104,6 @@ class Modelled:
     def limit(self) -> float:
         """The most that leaving out V rows can gain where bytes set the pace: 2 / (1 + share of the rows read)."""
         return 2 / (1 + self.kept.rows_read / self.kept.of_rows)
-
-    @property
-    def byte_bound(self) -> float:
-        """The `limit` if only the rows were read that a head keeps."""
-        return 2 / (1 + self.kept.rows_needed / self.kept.of_rows)
 
     @property
     def gain_over_any_dense(self) -> float:
@@ -135,8 +128,8 @@ def model(call: Call) -> Modelled:
     """
     check_for_device(call.shape, "npu")
     everything_kept = replace(call, shape=replace(call.shape, k=call.shape.n))
-    others = {name: time(call) for name, time in _OTHER_WAYS.items() if call in OTHERWISE.get(name, ())}
-    return Modelled(call, _measured(call), _measured(everything_kept), others)
+    without_cube = run_call(call, cube=False).run.timeline("cold").microseconds if call in WITHOUT_CUBE else None
+    return Modelled(call, _measured(call), _measured(everything_kept), without_cube)
 
 
 @lru_cache(maxsize=4)
@@ -171,29 +164,7 @@ def _step(call: Call) -> Step:
     lengths = None if rows == shape.n else torch.full((shape.batch,), shape.n, dtype=torch.int32)
     if call.ragged:
         lengths = torch.tensor(RAGGED_LENGTHS, dtype=torch.int32)
-    return make_step(
-        shape.num_heads, shape.num_key_value_heads, rows, batch=shape.batch, head_dim=shape.head_dim,
-        dtype=shape.torch_dtype, overlap=_ALIKE if call.alike else 0.0, lengths=lengths, tokens=shape.query_tokens,
-    )  # fmt: skip
-
-
-def _with_path(path: str) -> Callable[[Call], list[float]]:
-    return lambda call: _times(run_call(call, path=path))
-
-
-def _with_sync_all(microseconds: float) -> Callable[[Call], list[float]]:
-    return lambda call: _times(run_call(call), sync_all_microseconds=microseconds)
-
-
-def _times(result: OperatorRun, **constants: float) -> list[float]:
-    return [result.run.timeline(mode, **constants).microseconds for mode in MODES]
-
-
-_OTHER_WAYS: Mapping[str, Callable[[Call], list[float]]] = {
-    "single V rows": _with_path("gather"),
-    "without cube": lambda call: _times(run_call(call, cube=False)),
-    **{f"SyncAll {microseconds:g}": _with_sync_all(microseconds) for microseconds in SYNC_ALL_MICROSECONDS},
-}
+    return make_step(replace(shape, n=rows), overlap=_ALIKE if call.alike else 0.0, lengths=lengths)
 
 
 def _paper(n: int, k: int, **changes: Any) -> Call:
@@ -224,57 +195,36 @@ GROUPED_INT8 = (
     grouped_call(8192, 4, variant="int8"), grouped_call(32768, 4, k=512, variant="int8"),
     *(grouped_call(32768, group, alike=alike, variant="int8") for group in (4, 8) for alike in (False, True)),
 )  # fmt: skip
-#: Several query tokens: the calls, and the same with one.
-TOKENS: Mapping[Call, Call] = {
-    call.add_token_axis(tokens): call
+#: Several query tokens.
+TOKENS = tuple(
+    call.add_token_axis(tokens)
     for call, tokens in (
         (PAPER_CALL, 4),
         *((grouped_call(32768, 4, k=k, alike=alike), 4) for k in (2048, 512) for alike in (False, True)),
         (grouped_call(32768, 4), 2), (grouped_call(32768, 4), 8), (grouped_call(32768, 4, variant="int8"), 4),
     )
-}  # fmt: skip
-#: With int8 caches, by the dtype of the queries.
-INT8_VARIANTS = {"float16": ("int8", "int8 K", "int8, a scale per token"), "bfloat16": ("int8",)}
-#: Ways to call the kernel at the paper's point, by the names that the page gives them.
-MODE_CALLS = {
-    "float16": PAPER_CALL,
-    "bfloat16": Call(replace(PAPER, dtype="bfloat16")),
-    **{
-        f"float16, {variant}": Call(PAPER, variant=variant)
-        for variant in ("VMC and statistics", "sdc='none'", "post-softmax", "lengths on the device")
-    },
-    **{f"float16, pages of {rows} rows": Call(replace(PAPER, block_size=rows)) for rows in (128, 16)},
-    **{
-        f"{dtype}, {variant}": Call(replace(PAPER, dtype=dtype), variant=variant)
-        for dtype, variants in INT8_VARIANTS.items()
-        for variant in variants
-    },
-    "float16, tiling data by DMA, as with CANN 8.1": Call(PAPER, variant="tiling data by DMA, as with CANN 8.1"),
-}
+)  # fmt: skip
+#: Ways to call the kernel at the paper's point.
+MODE_CALLS = (
+    PAPER_CALL,
+    Call(replace(PAPER, dtype="bfloat16")),
+    *(Call(replace(PAPER, block_size=rows)) for rows in (128, 16)),
+    *(Call(PAPER, variant=variant) for variant in VARIANTS if variant not in ("", "sampled-softmax")),
+    Call(replace(PAPER, dtype="bfloat16"), variant="int8"),
+)
 #: The shapes of the default table that are not too large.
 DEFAULT = tuple(Call(shape) for shape in SHAPES if shape.layer_bytes <= MAX_LAYER_BYTES)
-#: Calls that are made in other ways, too.
-OTHERWISE: Mapping[str, Sequence[Call]] = {
-    "single V rows": DENSITIES,
-    "without cube": (*GROUPED, *GROUPED_INT8),
-    **{f"SyncAll {microseconds:g}": (UNEVEN, PAPER_CALL) for microseconds in SYNC_ALL_MICROSECONDS},
-}
-#: All calls of the pages, those of one cache one behind the other.
+#: Calls that are modelled without the cube cores, too.
+WITHOUT_CUBE = (*GROUPED, *GROUPED_INT8)
+#: All calls of the pages, by what they tell.
+GROUPS: Mapping[str, tuple[Call, ...]] = {
+    "By length": LENGTHS, "By share kept": DENSITIES, "32 heads over 48 cores": (UNEVEN,), "8 KV heads": WITHOUT_CUBE,
+    "Several query tokens": TOKENS, "By mode": MODE_CALLS, "The default shapes": DEFAULT,
+}  # fmt: skip
+#: The same, those of one cache one behind the other.
 CALLS: tuple[Call, ...] = tuple(
     sorted(
-        dict.fromkeys(
-            (
-                *LENGTHS,
-                *DENSITIES,
-                UNEVEN,
-                *GROUPED,
-                *GROUPED_INT8,
-                *TOKENS,
-                *TOKENS.values(),
-                *MODE_CALLS.values(),
-                *DEFAULT,
-            )
-        ),
-        key=lambda call: str(replace(call, shape=replace(call.shape, k=1))),
+        {call for calls in GROUPS.values() for call in calls},
+        key=lambda call: (str(replace(call, shape=replace(call.shape, k=1))), call.shape.k),
     )
 )

@@ -5,26 +5,24 @@ Times are modelled and uncalibrated, never a latency of a device.
 
 from __future__ import annotations
 
-import json
 import math
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from emulator.ascendc import COLUMNS, Column, Kernel, KernelRun, Mode, Timeline, build_kernel
+from emulator.ascendc import COLUMNS, Column, Kernel, Mode, Timeline, build_kernel
 from emulator.ascendc.library import load
 from emulator.cann import Platform
 from toptheta_host_model import OperatorRun, kernel_for, run_operator
 from toptheta_npu.fallback.antiquant import PER_TOKEN_AND_HEAD, quantise
 from toptheta_npu.fallback.sampled import compared_lse
+from toptheta_npu.timing.shapes import Shape
 
 MODES: tuple[Mode, ...] = ("cold", "hot")
-PIPES = ("MTE2", "V", "S")
+PIPES = ("MTE2", "V")
 #: The column of a time that names none.
 EXPECTED = COLUMNS.index("expected")
 #: The copies of a cube core, which are K rows, among the busy shares.
@@ -90,22 +88,18 @@ class Measurement:
     Attributes:
         times: by mode, one for each column of constants (`COLUMNS`).
         launch: what comes on top, one for each column.
-        conflicts: by mode, expected times with the estimated bank conflicts.
         bound: by mode, what reading all bytes of the inputs at the full rate would take.
         busy: by mode and pipe of a vector core, share of the time in which it works; the copies of a cube core too.
         rows_needed, rows_read, of_rows: V rows that a head keeps; that were read; that are valid.
-        traffic: by tensor, bytes that all cores read and the copies that they took.
     """
 
     times: Mapping[str, Sequence[float]]
     launch: Sequence[float]
-    conflicts: Mapping[str, float]
     bound: Mapping[str, float]
     busy: Mapping[str, Mapping[str, float]]
     rows_needed: int
     rows_read: int
     of_rows: int
-    traffic: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     @property
     def cold(self) -> float:
@@ -118,19 +112,23 @@ class Measurement:
         return self.times["hot"][EXPECTED]
 
 
-def make_step(
-    heads: int, kv_heads: int, n: int, *, batch: int = 1, head_dim: int = 128, dtype: torch.dtype = torch.float16,
-    overlap: float = 0.0, lengths: Tensor | None = None, tokens: int = 1,
-) -> Step:  # fmt: skip
-    """Draw normal q, K and V. `overlap` is the correlation of the queries of a group, whatever their tokens. `lengths`
-    sets the batch."""
+def make_step(shape: Shape, *, overlap: float = 0.0, lengths: Tensor | None = None) -> Step:
+    """Draw normal q, K and V of a shape.
+
+    Args:
+        shape: its n is the capacity of the caches.
+        overlap: the correlation of the queries of a group, whatever their tokens.
+        lengths: keys of the sequences, which are as many.
+    """
     generator = torch.Generator().manual_seed(0)
-    batch = batch if lengths is None else len(lengths)
-    own = torch.randn(batch, kv_heads, heads // kv_heads * tokens, head_dim, generator=generator)
-    common = torch.randn(batch, kv_heads, 1, head_dim, generator=generator)
-    query = overlap**0.5 * common + (1 - overlap) ** 0.5 * own
-    key, value = (torch.randn(batch, kv_heads, n, head_dim, generator=generator).to(dtype) for _ in range(2))
-    return Step(query.reshape(batch, heads, tokens, head_dim).to(dtype), key, value, lengths)
+    batch, kv_heads, width = shape.batch, shape.num_key_value_heads, shape.head_dim
+    own = torch.randn(batch, kv_heads, shape.group * shape.query_tokens, width, generator=generator)
+    common = torch.randn(batch, kv_heads, 1, width, generator=generator)
+    query = (overlap**0.5 * common + (1 - overlap) ** 0.5 * own).to(shape.torch_dtype)
+    key, value = (
+        torch.randn(batch, kv_heads, shape.n, width, generator=generator).to(shape.torch_dtype) for _ in range(2)
+    )
+    return Step(query.reshape(batch, shape.num_heads, shape.query_tokens, width), key, value, lengths)
 
 
 def as_int8(step: Step, caches: Sequence[str] = ("key", "value"), *, by_token: bool = False) -> Step:
@@ -210,13 +208,11 @@ def measure(step: Step, selection: Selection, **options: Any) -> Measurement:
     return Measurement(
         times={mode: [timeline.microseconds for timeline in own] for mode, own in times.items()},
         launch=[timeline.launch_microseconds for timeline in times["cold"]],
-        conflicts={mode: result.run.timeline(mode, bank_conflicts=True).microseconds for mode in MODES},
         bound={mode: traffic_bound(total, mode) for mode in MODES},
         busy={mode: _busy(own[EXPECTED]) for mode, own in times.items()},
         rows_needed=selection.rows,
         rows_read=traffic["value"].bytes_read // step.row_bytes,
         of_rows=selection.of_rows,
-        traffic={name: [entry.bytes_read, entry.read_commands] for name, entry in traffic.items()},
     )
 
 
@@ -229,16 +225,6 @@ def traffic_bound(count: int, mode: str) -> float:
     """Compute the microseconds in which all cores together can read ``count`` bytes."""
     cost = constants()
     return count / (cost[f"shared_{mode}"] * cost["gigahertz"] * 1e3)
-
-
-def trace_of(kernel_run: KernelRun, mode: Mode) -> list[dict[str, Any]]:
-    """Trace what the slowest core did, as events of a Chrome trace."""
-    core = max(kernel_run.timeline(mode).core_times, key=lambda times: times.end_us).core
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "trace.json"
-        kernel_run.write_trace(path, mode)
-        events = json.loads(path.read_text())["traceEvents"]
-    return [event for event in events if event["ph"] == "X" and event["pid"] == core]
 
 
 def paged(step: Step, rows: int) -> Step:

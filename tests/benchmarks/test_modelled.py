@@ -15,11 +15,8 @@ _SMALL = Shape(1, 4, 4, n=256, k=16, head_dim=64)
 @full
 def test_bytes_bounds_and_gains() -> None:
     result = model(Call(_SMALL))
-    row = 2 * 64
-    assert result.kept.traffic["key"][0] == 4 * 256 * row
     assert result.kept.rows_read == result.kept.rows_needed == 4 * 16
-    assert result.kept.traffic["value"][0] == 4 * 16 * row
-    assert result.dense.traffic["value"][0] == 4 * 256 * row
+    assert result.dense.rows_read == 4 * 256
     assert result.limit == pytest.approx(2 / (1 + 1 / 16))
     assert result.gain("cold") == result.dense.cold / result.kept.cold
     best, expected, worst = result.kept.times["cold"]
