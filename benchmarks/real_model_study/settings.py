@@ -155,20 +155,6 @@ QUESTIONS = Asked(
 
 
 @dataclass(frozen=True)
-class Answered:
-    """Prompts of ``shortest`` to ``longest`` tokens, and answers of ``tokens``, by dense attention and by the arms."""
-
-    prompts: int
-    shortest: int
-    longest: int
-    tokens: int
-    arms: tuple[Arm, ...]
-
-
-ANSWERS = Answered(20, 2048, 6144, 300, _SHARES)
-
-
-@dataclass(frozen=True)
 class Scale:
     """How much is measured.
 
@@ -197,11 +183,6 @@ SCALES = {
     "full": Scale((HEADLINE, LONGER, COMPENSATIONS, POST, TAU, *TAU_ELSEWHERE)),
     "gemma": Scale((GEMMA_TAU, GEMMA_PRE, GEMMA_POST)),
 }
-#: The embedded model, on which other benchmarks fall back.
-EMBEDDED = Scale(
-    (Part("python", 1024, 0, (), positions=256),),
-    splits={"thresholds": 4}, ks=(8, 16, 32, 64, 128, 256), first_layers_k=128,
-)  # fmt: skip
 
 
 def environment() -> dict[str, str]:

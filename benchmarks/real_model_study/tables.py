@@ -33,7 +33,8 @@ def of_smollm2(folder: Path) -> Iterator[Table]:
     yield from _one_probability(folder, TAU, HEADLINE, EQUAL_TOP_K)
     if any((folder / f"{part.name}.jsonl").exists() for part in TAU_ELSEWHERE):
         yield elsewhere(folder)
-    yield from filter(None, (task_tables.retrieval(folder), task_tables.answers(folder)))
+    if (questions := task_tables.retrieval(folder)) is not None:
+        yield questions
     yield from _tradeoffs(folder, (HEADLINE, POST, COMPENSATIONS, LONGER))
 
 

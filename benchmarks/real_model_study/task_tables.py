@@ -1,4 +1,4 @@
-"""The tables of questions and answers."""
+"""The table of questions."""
 
 from __future__ import annotations
 
@@ -7,17 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from benchmarks.real_model_study import results
-from benchmarks.real_model_study.analysis import mean_of
-from benchmarks.real_model_study.settings import ANSWERS, DENSE, QUESTIONS, Arm, label
+from benchmarks.real_model_study.settings import DENSE, QUESTIONS, Arm, label
 from toptheta_npu._tables import Table
 from toptheta_npu.evaluation.measurement import Measurement
 from toptheta_npu.evaluation.reads import Reads
 from toptheta_npu.evaluation.summary import change
 
-RETRIEVAL, ANSWERED = "retrieval.jsonl", "answers.jsonl"
+RETRIEVAL = "retrieval.jsonl"
 #: The least share that dense attention must answer rightly for a cell to count.
 MIN_SHARE = 0.5
 _NOTHING = Reads(0, 0, 0, 0, 0)
@@ -37,7 +34,7 @@ def retrieval(folder: Path) -> Table | None:
     rows = [
         [label(arm), *(f"{100 * _share(found, asked, cell):.0f} %" for cell in cells),
          "" if arm == DENSE or not counted else str(change(_scores(found, counted), _scores(by_arm[DENSE], counted))),
-         f"{np.mean([found[key]['value_rows'] for key in asked]):.0f}"]
+         f"{statistics.fmean(found[key]['value_rows'] for key in asked):.0f}"]
         for arm, found in by_arm.items()
     ]  # fmt: skip
     columns = ("method", *(f"{_KINDS[kind]}, {length}" for kind, length in cells), "against dense", "V rows")
@@ -58,32 +55,3 @@ def _share(found: Mapping[_Key, Mapping[str, Any]], asked: set[_Key], cell: tupl
 
 def _scores(found: Mapping[_Key, Mapping[str, Any]], keys: Sequence[_Key]) -> Measurement:
     return Measurement("accuracy", True, tuple(float(found[key]["right"]) for key in keys), _NOTHING, _NOTHING)
-
-
-def answers(folder: Path) -> Table | None:
-    """Tabulate how near long answers are to those of dense attention, and what is kept along them."""
-    header, lines = results.read(folder / ANSWERED)
-    by_arm = {arm: [line for line in lines if line["arm"] == arm.name] for arm in (DENSE, *ANSWERS.arms)}
-    if not all(by_arm.values()):
-        return None
-    rows = [
-        [label(arm), _percent(found, "agreed"), _percent(found, "identical"),
-         f"{statistics.median(line['first'] for line in found):.0f}", _along(found)]
-        for arm, found in by_arm.items()
-    ]  # fmt: skip
-    columns = ("method", "same token given dense's answer", "same token, own answer", "first other", "kept along it")
-    title = f"Answers of {header['tokens']} tokens to {min(map(len, by_arm.values()))} prompts"
-    return Table(title, columns, rows)
-
-
-def _percent(found: Sequence[Mapping[str, Any]], name: str) -> str:
-    return mean_of(100 * np.array([line[name] for line in found], dtype=np.float64)).text(1, unit=" %")
-
-
-def _along(found: Sequence[Mapping[str, Any]]) -> str:
-    """Give the mean of the first and of the last part."""
-    parts = [line["kept"] for line in found if line["kept"]]
-    if not parts:
-        return ""
-    first, *_, last = np.mean(parts, axis=0)
-    return f"{first:.0f} to {last:.0f}"

@@ -13,7 +13,6 @@ import pytest
 from rich.console import Console
 
 from benchmarks.real_model_study import (
-    answers,
     figure,
     perplexity,
     questions,
@@ -34,7 +33,6 @@ from benchmarks.real_model_study.settings import (
     QUESTIONS,
     SPLITS,
     TAU,
-    Answered,
     Arm,
     Asked,
     Part,
@@ -135,7 +133,7 @@ def test_tables_and_figure_show_what_came_out(tmp_path: Path) -> None:
 
 def test_what_is_kept_makes_all_tables() -> None:
     found = [*tables.of_smollm2(RESULTS), *tables.of_gemma(OF_GEMMA)]
-    assert [len(table.rows) for table in found] == [9, 12, 3, 3, 19, 4, 6, 7, 5, 7, 4]
+    assert [len(table.rows) for table in found] == [9, 12, 3, 19, 4, 6, 7, 5, 7, 4]
 
 
 @full
@@ -234,29 +232,23 @@ CHAT = "{% for m in messages %}# {{ m['content'] }}\n{% endfor %}{% if add_gener
 
 
 @full
-def test_questions_and_answers_through_a_chat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_questions_through_a_chat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, tokenizer = load_tiny_llama()
     tokenizer.chat_template = CHAT
     windows, console = texts.Windows(tokenizer, None, SMALL), Console(quiet=True)
     documents = windows.documents("python", "evaluation")
     arms = (Arm("tau:tau=0.01"), Arm("tau:tau=0.002"))
     asked = Asked((220, 240), (0.0, 1.0), 1, (DENSE, *arms))
-    answered = Answered(2, 120, 200, 12, arms)
-    for module, name, value in ((task_tables, "QUESTIONS", asked), (task_tables, "ANSWERS", answered)):
-        monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(task_tables, "QUESTIONS", asked)
     for _ in range(2):  # the second time there is nothing left to do
         retrieval.measure(asked, model, tokenizer, documents, tmp_path / task_tables.RETRIEVAL, console)
-        answers.measure(answered, model, tokenizer, documents, tmp_path / task_tables.ANSWERED, console)
         monkeypatch.setattr(retrieval, "run_prefix", None)
-        monkeypatch.setattr(answers, "run_prefix", None)
-    asked_lines, answer_lines = (read(tmp_path / name)[1] for name in (task_tables.RETRIEVAL, task_tables.ANSWERED))
+    _, asked_lines = read(tmp_path / task_tables.RETRIEVAL)
     assert len(asked_lines) == 2 * 2 * 2 * 3
     assert all(line["tokens"] <= line["length"] for line in asked_lines)
-    dense, *others = (line for line in answer_lines if line["prompt"] == 0)
-    assert (dense["identical"], dense["first"], dense["agreed"], len(dense["answer"])) == (1.0, 12, 1.0, 12)
-    assert all(len(line["kept"]) == answers.PARTS for line in others)
-    found = [task_tables.retrieval(tmp_path), task_tables.answers(tmp_path)]
-    assert [len(each.rows) for each in found if each is not None] == [3, 3]
+    found = task_tables.retrieval(tmp_path)
+    assert found is not None
+    assert len(found.rows) == 3
 
 
 def test_a_question_is_what_follows_the_text() -> None:
