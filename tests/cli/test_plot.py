@@ -28,13 +28,12 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @full
 def test_draws_the_points_into_a_new_folder(results: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert toptheta("plot", results, "-o", "deep/figures", "--k", "16") == 0
+    assert toptheta("plot", results, "-o", "deep/figures") == 0
     lines = capsys.readouterr().out.splitlines()
     written = [line.removesuffix(" written.") for line in lines if line.endswith(" written.")]
     assert sorted(written) == sorted(f"deep/figures/{name}" for name in os.listdir("deep/figures"))
     assert "deep/figures/tradeoff_perplexity.svg" in written
-    assert "deep/figures/prompts_needle_k16.csv" in written
-    assert "traffic_needle_k16.png not drawn: it needs points of needle with figures per layer." in lines
+    assert "deep/figures/tradeoff_needle.csv" in written
 
 
 def test_a_file_of_something_else_is_refused(results: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,11 +42,6 @@ def test_a_file_of_something_else_is_refused(results: str, capsys: pytest.Captur
         assert toptheta("plot", name, "-o", "figures") == 2
         assert message in " ".join(capsys.readouterr().err.split())
     assert not Path("figures").exists()
-
-
-def test_a_k_that_was_not_measured_is_refused(results: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert toptheta("plot", results, "-o", "figures", "--k", "17") == 2
-    assert "--k: expected one of 16, 64" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_folder_that_cannot_be_made_is_refused(results: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,7 +67,7 @@ def test_drawing_leaves_the_caller_s_backend_and_figures_alone(tmp_path: Path) -
         "from toptheta_npu.evaluation.figures.plots import save_plots\n"
         "from tests.evaluation.test_plots import perplexity_points\n"
         "from pathlib import Path\nimport os, sys\n"
-        "save_plots(perplexity_points(), None, Path(sys.argv[1]))\n"
+        "save_plots(perplexity_points(), Path(sys.argv[1]))\n"
         "assert os.environ['MPLBACKEND'] == 'svg' and 'matplotlib.pyplot' not in sys.modules\n"
         "import matplotlib\nassert matplotlib.get_backend() == 'svg'\n"
     )

@@ -74,7 +74,7 @@ def demo(options: DemoOptions) -> None:
     results, texts = _measured(console, options, prepared, network, sequences)
     for table in tables_of(results):
         printing.print_table(console, table)
-    files, _ = save_plots(results.measurements, None, options.output)
+    files, _ = save_plots(results.measurements, options.output)
     _show_side_by_side(console, prepared, *texts)
     if not options.full:
         console.print("Every method at every k: toptheta demo --full")

@@ -14,18 +14,15 @@ from ..._outputs import check_output_folder, require_matplotlib
 def plot(
     file: Annotated[Path, typer.Argument(help="Results of toptheta evaluate.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the figures.")],
-    k: Annotated[
-        int | None, typer.Option("--k", help="Show this k where a figure has one. Default: the middle one.")
-    ] = None,
 ) -> None:
-    """Draw an evaluation: score against what is read, and where it is read; PNG, SVG, and the data as CSV."""
+    """Draw an evaluation: score against what is read, a figure per task; PNG, SVG, and the data as CSV."""
     from ...evaluation.figures.plots import save_plots
     from ...evaluation.results import read_results
 
     require_matplotlib()
     points = read_results(file).measurements
     check_output_folder("--output", output, "tradeoff.png")
-    written, left_out = save_plots(points, k, output)
+    written, left_out = save_plots(points, output)
     console = Console(highlight=False)
     for line in (*(f"{each} written." for each in written), *left_out):
         console.print(line, soft_wrap=True, markup=False)

@@ -5,21 +5,14 @@ from __future__ import annotations
 import math
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from ..._outputs import new_figure
-from ..measurement import Measurement
-from ..results import Point
-
-Measured = tuple[Point, Measurement]
 
 #: Colours that the colour-blind tell apart (Okabe and Ito 2008), with grey for yellow, which white swallows.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9", "#999999")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LINES = ("-", "--", "-.", ":")
-#: Its brightness rises evenly, so that it reads in grey.
-COLOUR_MAP = "cividis"
 _COLUMNS = 4
 #: The part of a figure's width that its title may take.
 _TITLE_ROOM = 0.97
@@ -41,38 +34,6 @@ def style(number: int) -> Style:
         MARKERS[(number + 3 * turn) % len(MARKERS)],
         LINES[(number + turn * (len(LINES) - 2)) % len(LINES)],
     )
-
-
-def curve_name(point: Point, points: Iterable[Measured]) -> str:
-    """Name a point's curve: its label, and what tells it from others of that label, such as its thresholds."""
-    alike = [other for other, _ in points if other.label == point.label]
-    # of the first layers the k depends on that of the others
-    for name, compared in (
-        ("table", alike),
-        ("first_layers", [other for other in alike if other.k == point.k]),
-    ):
-        found = getattr(point, name)
-        if found and len({getattr(other, name) for other in compared}) > 1:
-            return f"{point.label} ({found})"
-    return point.label
-
-
-def curves(points: Sequence[Measured]) -> dict[str, list[Measured]]:
-    """Sort the points of each method by k, the methods in the order of the file."""
-    found: dict[str, list[Measured]] = {}
-    for point, measurement in points:
-        found.setdefault(curve_name(point, points), []).append((point, measurement))
-    return {name: sorted(each, key=lambda pair: pair[0].k or 0) for name, each in found.items()}
-
-
-def at_k(points: Sequence[Measured], k: int | None) -> dict[str, Measurement]:
-    """Take one measurement per method: that at ``k``, or the only one of a method without a k."""
-    return {curve_name(point, points): measurement for point, measurement in points if point.k in (None, k)}
-
-
-def dense_of(points: Sequence[Measured]) -> Measurement | None:
-    """Find the dense measurement."""
-    return next((measurement for point, measurement in points if point.method == "dense"), None)
 
 
 def grid(count: int, width: float = 3.2, height: float = 3.0, extra: float = 0.8) -> tuple[Any, list[Any]]:
@@ -103,11 +64,11 @@ def headline(figure: Any, text: str) -> None:
         title.set_text(textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False))
 
 
-def around_zero(axis: Any, linear: float) -> None:
-    """Make a scale linear up to ``linear`` on both sides of 0 and logarithmic beyond, with plain numbers."""
+def around_zero(axis: Any) -> None:
+    """Make a scale linear up to 1 on both sides of 0 and logarithmic beyond, with plain numbers."""
     from matplotlib.ticker import FuncFormatter
 
-    axis.axes.set_yscale("symlog", linthresh=linear)
+    axis.axes.set_yscale("symlog", linthresh=1.0)
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
@@ -129,13 +90,7 @@ def octaves(axis: Any) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def cell_colour(image: Any, value: float) -> str:
-    """Choose black or white, whichever is readable on the colour of a value."""
-    red, green, blue, _ = image.cmap(image.norm(value))
-    return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "white"
-
-
-def file_name(*parts: object) -> str:
-    """Make a file name of the parts that are not None, with nothing in it that a file system minds."""
-    words = (re.sub(r"[^a-z0-9]+", "-", str(part).lower().replace("θ", "theta")).strip("-") for part in parts if part)
+def file_name(*parts: str) -> str:
+    """Make a file name of the parts, with nothing in it that a file system minds."""
+    words = (re.sub(r"[^a-z0-9]+", "-", part.lower()).strip("-") for part in parts)
     return "_".join(words) + ".png"
