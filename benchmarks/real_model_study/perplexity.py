@@ -15,8 +15,8 @@ from benchmarks.real_model_study.results import Lines
 from benchmarks.real_model_study.settings import OTHERS, Arm, Part, environment
 from benchmarks.real_model_study.texts import Windows, digest
 from toptheta_npu.evaluation.measurement import Measurement
+from toptheta_npu.evaluation.methods.kinds import parse_method
 from toptheta_npu.evaluation.methods.method import Method
-from toptheta_npu.evaluation.methods.names import parse_method
 from toptheta_npu.evaluation.methods.spec import make_method
 from toptheta_npu.evaluation.sweep import table_digest
 from toptheta_npu.evaluation.tasks.perplexity import PerplexityTask

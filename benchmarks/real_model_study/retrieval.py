@@ -18,8 +18,8 @@ from benchmarks.real_model_study.questions import places, question_of
 from benchmarks.real_model_study.results import Lines
 from benchmarks.real_model_study.settings import Asked, environment
 from benchmarks.real_model_study.texts import Document
+from toptheta_npu.evaluation.methods.kinds import parse_method
 from toptheta_npu.evaluation.methods.method import Method
-from toptheta_npu.evaluation.methods.names import parse_method
 from toptheta_npu.evaluation.methods.spec import make_method
 from toptheta_npu.evaluation.read_counter import ReadCounter
 from toptheta_npu.evaluation.tasks.prefix import Prefix, run_prefix, score_all

@@ -24,7 +24,7 @@ from tests.tiers import full, only
 from toptheta_npu._warnings import SdcWithoutVmcWarning
 from toptheta_npu.assets import TINY_LLAMA
 from toptheta_npu.cli.evaluate.options import UNCALIBRATED
-from toptheta_npu.evaluation.methods.names import parse_method
+from toptheta_npu.evaluation.methods.kinds import parse_method
 from toptheta_npu.evaluation.results import Results, read_results
 
 BOOK = Path(unittest.__file__).parent / "case.py"

@@ -13,8 +13,8 @@ from transformers import LlamaForCausalLM
 from tests.evaluation.small_model import K, logits_and_statistics, random_windows, small_model, thresholds
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.evaluation.methods import kinds
+from toptheta_npu.evaluation.methods.kinds import parse_method
 from toptheta_npu.evaluation.methods.method import Compensation, KeyReads
-from toptheta_npu.evaluation.methods.names import parse_method
 from toptheta_npu.evaluation.methods.spec import make_method
 from toptheta_npu.models import calibrate_discarded_mass, sparsify
 from toptheta_npu.models.sparse.statistics import LayerStatistics

@@ -13,8 +13,8 @@ from tests.models.tiny import model_of, table_of
 from toptheta_npu import SdcWithoutVmcWarning
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.evaluation.measurement import Measurement, Task
+from toptheta_npu.evaluation.methods.kinds import parse_method
 from toptheta_npu.evaluation.methods.method import Method
-from toptheta_npu.evaluation.methods.names import parse_method
 from toptheta_npu.evaluation.reads import Reads
 from toptheta_npu.evaluation.results import Header, ResultsFile, read_results
 from toptheta_npu.evaluation.sweep import MakeTask, Plan, Sweep, table_digest

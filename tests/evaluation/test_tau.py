@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tests.evaluation.small_model import logits_and_statistics, random_windows, small_model
 from toptheta_npu.errors import TopThetaValueError
-from toptheta_npu.evaluation.methods.names import parse_method
+from toptheta_npu.evaluation.methods.kinds import parse_method
 from toptheta_npu.evaluation.methods.spec import make_method
 from toptheta_npu.evaluation.methods.tau import Lse, select_probable
 from toptheta_npu.fallback.prefill import Prompt, RowChunk, row_chunks

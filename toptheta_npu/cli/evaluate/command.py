@@ -118,7 +118,7 @@ def prepare(options: Options) -> Prepared:
 
 
 def _plan(options: Options, candidate: Candidate) -> Plan:
-    from ...evaluation.methods.names import parse_method
+    from ...evaluation.methods.kinds import parse_method
     from ...evaluation.sweep import Plan
     from ...models.hook.architecture import num_layers
 

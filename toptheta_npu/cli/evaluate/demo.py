@@ -121,7 +121,7 @@ def _measured(
     console: Console, options: DemoOptions, prepared: Prepared, network: PreTrainedModel, sequences: torch.Tensor
 ) -> tuple[Results, list[Continuation]]:
     """Evaluate with the stored thresholds, meanwhile calibrate others, and add those to the same results."""
-    from ...evaluation.methods.names import parse_method
+    from ...evaluation.methods.kinds import parse_method
     from ...evaluation.results import ResultsFile
     from ...evaluation.workers import ModelWorkers
 

@@ -13,8 +13,7 @@ from ...fallback.prefill import RowChunk, Selector
 from .after_top_k import after_top_k
 from .blocks import check_block, in_blocks, of_keys
 from .method import KeyReads, Method
-from .options import whole_number
-from .spec import MethodKind
+from .spec import MethodKind, Option
 
 _TITLE = "pages (Quest)"
 
@@ -70,5 +69,5 @@ def pages(k: int, targets: Sequence[int], *, page: int = 16) -> Method:
 
 KIND = MethodKind(
     "pages", _TITLE, make=lambda spec, setting: pages(setting.k, setting.targets, page=spec.options["page"]),
-    options={"page": whole_number(16, "pages of {}")},
+    options={"page": Option(16, label="pages of {}")},
 )  # fmt: skip

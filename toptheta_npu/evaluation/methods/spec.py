@@ -2,14 +2,60 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast, get_args
 
-from ...errors import TopThetaValueError
+from ...errors import TopThetaValueError, shown
 from ...thresholds import ThresholdTable
 from .method import UNION_SUFFIX, Compensation, Method, Selection
-from .options import COMPENSATIONS, Option
+
+#: The options that are compensations; a label says them as one suffix, but for gamma.
+_COMPENSATIONS = ("sdc", "vmc", "gamma")
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a method: one of several words, true or false, a whole number from 1 on, or a number from 0 on.
+
+    Attributes:
+        default: its value where nothing is said; its type says what values there are.
+        choices: the words.
+        label: what a label says of a value, with ``{}`` for it; empty for an option that a label says otherwise.
+        always: whether a label says so of the default, too.
+    """
+
+    default: Any
+    choices: Sequence[str] = ()
+    label: str = ""
+    always: bool = False
+
+    def read(self, where: str, word: str) -> Any:
+        """Give the value of a word, or raise a TopThetaValueError about ``where``."""
+        choices = ("true", "false") if isinstance(self.default, bool) else self.choices
+        if choices:
+            if word not in choices:
+                raise TopThetaValueError(where, f"one of {', '.join(choices)}", shown(word))
+            return word == "true" if isinstance(self.default, bool) else word
+        whole = isinstance(self.default, int)
+        try:
+            value = int(word) if whole else float(word)
+        except ValueError:
+            value = math.nan
+        if not (1 if whole else 0) <= value < math.inf:
+            expected = "a whole number from 1 on" if whole else "a number >= 0"
+            raise TopThetaValueError(where, expected, shown(word))
+        return value
+
+    def words(self, value: Any) -> str:
+        """Give what a label says of ``value``."""
+        return self.label.format(value) if self.always or value != self.default else ""
+
+
+#: Exact SDC and VMC unless the options say otherwise.
+COMPENSATED: Mapping[str, Option] = {"sdc": Option("exact", ("none", "exact")), "vmc": Option(True)}
+SELECTION = Option("own", get_args(Selection))
 
 
 class Setting(NamedTuple):
@@ -58,7 +104,7 @@ class MethodKind:
 
 @dataclass(frozen=True)
 class MethodSpec:
-    """A kind of method with the values of its options; see `names.parse_method`.
+    """A kind of method with the values of its options; see `kinds.parse_method`.
 
     Attributes:
         kind: what it is.
@@ -92,7 +138,7 @@ class MethodSpec:
     def compensation(self) -> Compensation:
         """SDC and VMC; neither where the method has no such options."""
         found: dict[str, Any] = {"sdc": "none", "vmc": False, **self.options}
-        return Compensation(**{name: found[name] for name in COMPENSATIONS if name in found})
+        return Compensation(**{name: found[name] for name in _COMPENSATIONS if name in found})
 
     @property
     def selection(self) -> Selection:
@@ -101,10 +147,10 @@ class MethodSpec:
 
     @property
     def text(self) -> str:
-        """The shortest text that `names.parse_method` reads as this method.
+        """The shortest text that `kinds.parse_method` reads as this method.
 
         Example:
-            >>> from toptheta_npu.evaluation.methods.names import parse_method
+            >>> from toptheta_npu.evaluation.methods.kinds import parse_method
             >>> parse_method("top-theta: vmc=false, sdc=none").text
             'top-theta:sdc=none'
         """
@@ -121,7 +167,7 @@ class MethodSpec:
         """Give the name for people, with thresholds of this placement.
 
         Example:
-            >>> from toptheta_npu.evaluation.methods.names import parse_method
+            >>> from toptheta_npu.evaluation.methods.kinds import parse_method
             >>> spec = parse_method("top-theta")
             >>> spec.label, spec.label_with("post_softmax")
             ('Top-θ + SDC + VMC', 'Top-θ post + VMC')
@@ -150,7 +196,7 @@ def make_method(
         TopThetaValueError: an argument is missing, or ``table`` does not go with ``spec``.
 
     Example:
-        >>> from toptheta_npu.evaluation.methods.names import parse_method
+        >>> from toptheta_npu.evaluation.methods.kinds import parse_method
         >>> make_method(parse_method("top-k:layer_k=equal"), k=64, targets=[512, 512, 64]).family
         'Top-k + SDC + VMC, equal k'
     """

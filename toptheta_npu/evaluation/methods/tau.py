@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Literal, cast, get_args
 
 import torch
@@ -16,9 +15,8 @@ from ...fallback.prefill import RowChunk, Selector
 from ...fallback.reference import log_sum_exp
 from .blocks import check_block, in_blocks, of_keys
 from .method import Compensation, Method, Selection
-from .options import COMPENSATED, SELECTION, one_of, real_number, whole_number
 from .selecting import by_selection, compensation_of, selected
-from .spec import MethodKind, MethodSpec
+from .spec import COMPENSATED, SELECTION, MethodKind, MethodSpec, Option
 
 #: What an element's score is compared with: the row's LSE, that of the tiles read so far, or one of a sample of keys.
 Lse = Literal["exact", "running", "sampled"]
@@ -91,7 +89,7 @@ def _make(spec: MethodSpec) -> Method:
 KIND = MethodKind(
     "tau", "τ", make=lambda spec, setting: _make(spec), has_k=False,
     options={
-        "tau": replace(real_number(1e-3, "{:g}"), always=True), "lse": one_of("exact", get_args(Lse), "{} LSE"),
-        "tile": whole_number(128, "tiles of {}"), **COMPENSATED, "selection": SELECTION,
+        "tau": Option(1e-3, label="{:g}", always=True), "lse": Option("exact", get_args(Lse), "{} LSE"),
+        "tile": Option(128, label="tiles of {}"), **COMPENSATED, "selection": SELECTION,
     },
 )  # fmt: skip

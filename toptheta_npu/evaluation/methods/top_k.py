@@ -12,9 +12,8 @@ from torch import Tensor
 from ...fallback.layout import count_true
 from ...fallback.prefill import RowChunk, Selector
 from .method import UNION_SUFFIX, Compensation, Method, Selection
-from .options import COMPENSATED, SELECTION, one_of
 from .selecting import by_selection, compensation_of, selected
-from .spec import MethodKind, MethodSpec, Setting
+from .spec import COMPENSATED, SELECTION, MethodKind, MethodSpec, Option, Setting
 
 #: Which k the first layers have: that of the threshold table, or the same as all others.
 LayerK = Literal["equal", "table"]
@@ -73,5 +72,5 @@ def _make(spec: MethodSpec, setting: Setting) -> Method:
 
 KIND = MethodKind(
     "top-k", "Top-k", make=_make,
-    options={**COMPENSATED, "selection": SELECTION, "layer_k": one_of("table", get_args(LayerK), "{} k")},
+    options={**COMPENSATED, "selection": SELECTION, "layer_k": Option("table", get_args(LayerK), "{} k")},
 )  # fmt: skip

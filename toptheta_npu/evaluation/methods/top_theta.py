@@ -15,9 +15,8 @@ from ...models import Recording, sparsify
 from ...models.fingerprint.model import check_table
 from ...thresholds import ThresholdTable
 from .method import UNION_SUFFIX, Compensation, Method, Selection
-from .options import COMPENSATED, GAMMA, SELECTION, compensations, one_of
 from .selecting import by_selection, check_without_thresholds, selected
-from .spec import MethodKind, MethodSpec, Setting
+from .spec import COMPENSATED, SELECTION, MethodKind, MethodSpec, Option, Setting
 
 #: Which of the elements that passed a cap leaves in place.
 Keep = Literal["recent", "first_and_last"]
@@ -146,12 +145,15 @@ def _compensation_of(table: ThresholdTable, k: int, compensated: bool | Compensa
 
 KIND = MethodKind(
     "top-theta", "Top-θ", needs_table=True, make=_make,
-    options={**compensations(SDC_MODES), "gamma": GAMMA, "selection": SELECTION},
+    options={
+        **COMPENSATED, "sdc": Option("exact", SDC_MODES), "gamma": Option(Compensation().gamma, label="gamma {:g}"),
+        "selection": SELECTION,
+    },
 )  # fmt: skip
 CAPPED = MethodKind(
     "top-theta-capped", "Top-θ", needs_table=True,
     make=lambda spec, setting: top_theta_capped(
         setting.table, setting.k, spec.options["keep"], compensated=spec.compensation
     ),
-    options={**COMPENSATED, "keep": one_of("recent", get_args(Keep), "{} k", always=True)},
+    options={**COMPENSATED, "keep": Option("recent", get_args(Keep), "{} k", always=True)},
 )  # fmt: skip
