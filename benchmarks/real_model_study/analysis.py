@@ -13,12 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from toptheta_npu.errors import TopThetaValueError
+from toptheta_npu.evaluation.student import student_quantile
 
 Floats = NDArray[np.float64]
-_LEVEL = 0.95
 
 
 class Bounded(NamedTuple):
@@ -44,7 +43,7 @@ def mean_of(values: Floats) -> Bounded:
     mean = float(values.mean())
     if len(values) < 2:
         return Bounded(mean, -math.inf, math.inf)
-    half = float(stats.t.ppf((1 + _LEVEL) / 2, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values)))
+    half = student_quantile(len(values) - 1) * float(values.std(ddof=1)) / math.sqrt(len(values))
     return Bounded(mean, mean - half, mean + half)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from toptheta_npu._tables import Table
-from toptheta_npu.evaluation.verdict import student_quantile
+from toptheta_npu.evaluation.student import student_quantile
 
 
 def as_tables(found: Mapping[str, Any]) -> dict[str, Table]:

@@ -1,4 +1,4 @@
-"""Keeps the points of an evaluation as JSON lines, appended as they are finished: an interrupted run goes on.
+"""Keeps the points of an evaluation as JSON lines, written as they are finished: an interrupted run goes on.
 
 The first line is the header, every other one a point with its measurement. A header says everything that the figures
 depend on, so points of another header never come into the same file. More tasks and tables may join it.
@@ -7,9 +7,8 @@ depend on, so points of another header never come into the same file. More tasks
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,8 @@ from .reads import LayerReads, Reads
 SCHEMA = 1
 _MAX_BYTES = 2**31
 _WHAT = "results of toptheta evaluate"
+#: Parts of a header that may grow.
+_JOINED = ("settings", "tables")
 
 
 @dataclass(frozen=True)
@@ -89,12 +90,24 @@ class Results:
 
 
 def read_results(path: str | Path) -> Results:
-    """Read a file that `ResultsFile` wrote; an unfinished last line, as a killed run leaves it, is left out.
+    """Read a file that `ResultsFile` wrote.
 
     Raises:
         TopThetaValueError: the file cannot be read or holds something else.
     """
-    return _parsed(path, read_bytes(path, _WHAT, _MAX_BYTES))[0]
+    lines = read_bytes(path, _WHAT, _MAX_BYTES).splitlines()
+    if not lines:
+        raise file_error(path, _WHAT, "an empty file", "correct the path")
+    header = _read_header(path, lines[0])
+    measurements: dict[Point, Measurement] = {}
+    for number, line in enumerate(lines[1:], start=2):
+        try:
+            entry = json.loads(line)
+            measurements[Point(**entry["point"])] = _measurement(entry["measurement"])
+        except (ValueError, KeyError, TypeError) as error:
+            what = "a point of an evaluation"
+            raise file_error(f"{path}:{number}", what, shown(line[:60]), "remove the line") from error
+    return Results(header, measurements)
 
 
 class ResultsFile:
@@ -119,8 +132,11 @@ class ResultsFile:
     def __enter__(self) -> ResultsFile:
         check_writable(self.path, "--output")
         with ExitStack() as stack:
-            self._hold(stack)
-            self._resume()
+            stack.enter_context(held(self.path))
+            if not self._restart and self.path.exists() and self.path.stat().st_size:
+                found = read_results(self.path)
+                self._header, self.measurements = self._joined(found.header), dict(found.measurements)
+            self._write(self.measurements)
             self._stack = stack.pop_all()
         return self
 
@@ -137,107 +153,44 @@ class ResultsFile:
         Raises:
             TopThetaValueError: it cannot be written; the points before it are still in the file.
         """
-        self._append(_line(point, measurement))
-        self.measurements[point] = measurement
+        self._write(self.measurements | {point: measurement})
 
     def sort(self, order: Iterable[Point]) -> None:
-        """Write the file anew with the points in this order, others after them.
-
-        So a finished run leaves one file, however often it was interrupted.
-        """
+        """Put the points into this order, others after them: a finished run leaves one file, however it came about."""
         first = {point: self.measurements[point] for point in order if point in self.measurements}
-        self.measurements = first | self.measurements
-        self._rewrite()
-
-    def _hold(self, stack: ExitStack) -> None:
-        try:
-            stack.enter_context(held(self.path))
-        except TopThetaValueError as error:
-            if not isinstance(error.__cause__, BlockingIOError):
-                raise
-            got = f"{self.path}, which another evaluation is writing"
-            raise TopThetaValueError("--output", "a file of this run", got, "name another, or wait for it") from error
-
-    def _resume(self) -> None:
-        content = b"" if self._restart or not self.path.exists() else read_bytes(self.path, _WHAT, _MAX_BYTES)
-        if not content.strip():
-            self._rewrite()
-            return
-        found, complete = _parsed(self.path, content)
-        self._header = self._joined(found.header)
-        self.measurements = dict(found.measurements)
-        if self._header != found.header or complete < len(content):
-            self._rewrite()
+        self._write(first | self.measurements)
 
     def _joined(self, found: Header) -> Header:
         """Join the header of what is there with the tasks and tables that are new."""
-        ours, theirs = (_plain(asdict(header)) for header in (self._header, found))
-        for name in ("settings", "tables"):
-            ours[name] = theirs[name] | ours[name]
-            theirs[name] = ours[name] | theirs[name]
-        for path, have, want in _differences(theirs, ours):
-            raise TopThetaValueError(
-                "--output", f"results with {path} = {shown(want)}", f"{self.path} with {shown(have)}",
-                "use the same settings, name another file with -o, or add --restart to begin anew",
-            )  # fmt: skip
-        return Header(**ours)
+        ours, theirs = (json.loads(json.dumps(asdict(header))) for header in (self._header, found))
+        have, want = (_flat({**other, **_both(other, own)}) for other, own in ((theirs, ours), (ours, theirs)))
+        for name in sorted({*have, *want}):
+            if have.get(name) != want.get(name):
+                raise TopThetaValueError(
+                    "--output", f"results with {name} = {shown(want.get(name))}",
+                    f"{self.path} with {shown(have.get(name))}",
+                    "use the same settings, name another file with -o, or add --restart to begin anew",
+                )  # fmt: skip
+        return Header(**ours | {name: {**theirs[name], **ours[name]} for name in _JOINED})
 
-    def _rewrite(self) -> None:
-        lines = [_header_line(self._header), *(_line(*each) for each in self.measurements.items())]
-        write_atomically(self.path, b"".join(lines))
-
-    def _append(self, line: bytes) -> None:
-        # without a buffer nothing is left that closing would write again
-        with _write_errors(self.path), open(self.path, "ab", buffering=0) as file:
-            end = file.seek(0, os.SEEK_END)
-            try:
-                rest = memoryview(line)
-                while rest:
-                    rest = rest[file.write(rest) :]
-                os.fsync(file.fileno())
-            except OSError:
-                file.truncate(end)
-                raise
+    def _write(self, measurements: dict[Point, Measurement]) -> None:
+        lines = [{"schema": SCHEMA, **asdict(self._header)}]
+        lines += [{"point": asdict(each), "measurement": asdict(found)} for each, found in measurements.items()]
+        write_atomically(self.path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode())
+        self.measurements = measurements
 
 
-@contextmanager
-def _write_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        got = f"{error.strerror or error} at {path}"
-        remedy = "free some space and run the same command again: finished points are kept"
-        raise TopThetaValueError("--output", "a place where results can be written", got, remedy) from error
+def _both(header: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Take those of the tasks and tables of a header that the other has, too."""
+    return {name: {key: each for key, each in header[name].items() if key in other[name]} for name in _JOINED}
 
 
-def _header_line(header: Header) -> bytes:
-    return _json_line({"schema": SCHEMA, **asdict(header)})
-
-
-def _line(point: Point, measurement: Measurement) -> bytes:
-    return _json_line({"point": asdict(point), "measurement": asdict(measurement)})
-
-
-def _json_line(content: Mapping[str, Any]) -> bytes:
-    return json.dumps(content, ensure_ascii=False).encode() + b"\n"
-
-
-def _parsed(path: str | Path, content: bytes) -> tuple[Results, int]:
-    """Read the results, and how many bytes they take: a line that a killed run began is not among them."""
-    complete = content.rfind(b"\n") + 1
-    lines = content[:complete].splitlines()
-    if not lines:
-        raise file_error(path, _WHAT, "an empty file", "correct the path")
-    header = _read_header(path, lines[0])
-    measurements: dict[Point, Measurement] = {}
-    for number, line in enumerate(lines[1:], start=2):
-        try:
-            entry = json.loads(line)
-            measurements[Point(**entry["point"])] = _measurement(entry["measurement"])
-        except (ValueError, KeyError, TypeError) as error:
-            what = "a point of an evaluation"
-            raise file_error(f"{path}:{number}", what, shown(line[:60]), "remove the line") from error
-    return Results(header, measurements), complete
+def _flat(content: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """Name every value of nested mappings by its path."""
+    found: dict[str, Any] = {}
+    for name, value in content.items():
+        found |= _flat(value, f"{path}{name}.") if isinstance(value, dict) else {path + name: value}
+    return found
 
 
 def _read_header(path: str | Path, line: bytes) -> Header:
@@ -262,17 +215,3 @@ def _measurement(entry: dict[str, Any]) -> Measurement:
             ),
         }
     )  # fmt: skip
-
-
-def _plain(content: Any) -> Any:
-    """Give a content as it comes back from a file."""
-    return json.loads(json.dumps(content))
-
-
-def _differences(have: Any, want: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Name where two contents of JSON differ."""
-    if isinstance(have, dict) and isinstance(want, dict):
-        for name in sorted({*have, *want}):
-            yield from _differences(have.get(name), want.get(name), f"{path}.{name}" if path else name)
-    elif have != want:
-        yield path, have, want

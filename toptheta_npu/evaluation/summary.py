@@ -11,28 +11,29 @@ from .._tables import Table
 from ..errors import TopThetaValueError
 from .measurement import Measurement, perplexity
 from .results import Point, Results
+from .student import student_quantile
 
 _COLUMNS = ("method", "thresholds", "k", "score", "against dense", "kept", "V rows", "K+V", "k̃/k")
-_NORMAL_95 = 1.96
 _LARGE = 1e6  # from here on, all digits of a perplexity would fill the table
 #: How metrics begin that are losses in nats per token, word or byte.
 _NATS = "nats per "
 
 
 class Change(NamedTuple):
-    """A difference to dense with its standard error, both in ``unit``; None: one sample has no spread."""
+    """A difference to dense, in ``unit``.
+
+    Attributes:
+        value: the mean.
+        standard_error: of it; None: one sample has no spread.
+        low, high: its 95 % interval; infinite where there is no spread, NaN where the difference is not finite.
+        unit: "%" of perplexity, "points" of a share, or the metric.
+    """
 
     value: float
     standard_error: float | None
+    low: float
+    high: float
     unit: str
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval."""
-        if self.standard_error is None:
-            return None
-        half = _NORMAL_95 * self.standard_error
-        return self.value - half, self.value + half
 
     def __str__(self) -> str:
         digits = ".2f" if abs(self.value) < _LARGE else ".2g"
@@ -41,12 +42,12 @@ class Change(NamedTuple):
 
 
 def change(measurement: Measurement, dense: Measurement) -> Change:
-    """Compare a measurement with the dense one, sample by sample.
+    """Compare a measurement with the dense one, sample by sample, which are taken as independent of each other.
 
     Of losses in nats it is the change of perplexity in percent; of shares the difference of their means in points,
-    hundredths; of other scores just their difference. Where every score is 0 or 1 the error is that of Agresti and Min
-    (2005, doi:10.1002/sim.1781), who add half a sample to each of the four outcomes of a pair: without a single
-    difference it is then small and not 0.
+    hundredths; of other scores just their difference. The interval is that of Student's t. Where every score is 0 or 1
+    error and interval are those of Agresti and Min (2005, doi:10.1002/sim.1781), who add half a sample to each of the
+    four outcomes of a pair: without a single difference they are then small and not 0.
 
     Raises:
         TopThetaValueError: the two have other samples.
@@ -58,17 +59,25 @@ def change(measurement: Measurement, dense: Measurement) -> Change:
         >>> change(sparse, dense).value
         -50.0
     """
-    pairs = differences(measurement, dense)
-    mean = statistics.fmean(pairs)
-    error = spread(pairs) / math.sqrt(len(pairs)) if len(pairs) > 1 else None
+    pairs = _differences(measurement, dense)
+    count, mean = len(pairs), statistics.fmean(pairs)
+    error: float | None = None
+    half = math.inf
+    if are_answers(measurement) and are_answers(dense):
+        error = _paired_proportions_error(pairs)
+        half = student_quantile(None) * error
+    elif count > 1:
+        error = statistics.stdev(pairs) / math.sqrt(count) if all(map(math.isfinite, pairs)) else math.nan
+        half = student_quantile(count - 1) * error
+    ends = (mean - half, mean + half)
     if is_loss(measurement):
         factor = perplexity(mean)
-        return Change(100 * (factor - 1), None if error is None else 100 * factor * error, "%")
-    if are_answers(measurement) and are_answers(dense):
-        error = paired_proportions_error(pairs)
+        scaled = None if error is None else 100 * factor * error
+        return Change(100 * (factor - 1), scaled, *(100 * (perplexity(end) - 1) for end in ends), "%")
     if not (are_shares(measurement) and are_shares(dense)):
-        return Change(mean, error, measurement.metric)
-    return Change(100 * mean, None if error is None else 100 * error, "points")
+        return Change(mean, error, *ends, measurement.metric)
+    low, high = (100 * min(max(end, -1.0), 1.0) for end in ends)
+    return Change(100 * mean, None if error is None else 100 * error, low, high, "points")
 
 
 def has_finite_score(measurement: Measurement) -> bool:
@@ -92,24 +101,14 @@ def are_answers(measurement: Measurement) -> bool:
     return set(measurement.scores) <= {0.0, 1.0}
 
 
-def differences(measurement: Measurement, dense: Measurement) -> list[float]:
-    """Subtract the dense scores, sample by sample.
-
-    Raises:
-        TopThetaValueError: the two have other samples.
-    """
+def _differences(measurement: Measurement, dense: Measurement) -> list[float]:
     if len(measurement.scores) != len(dense.scores):
         have, want = len(measurement.scores), len(dense.scores)
         raise TopThetaValueError("scores", f"{want}, as dense has them", str(have), "evaluate both on the same samples")
     return [ours - theirs for ours, theirs in zip(measurement.scores, dense.scores, strict=True)]
 
 
-def spread(values: Sequence[float]) -> float:
-    """Compute the standard deviation of two values or more; NaN where one of them is not finite."""
-    return statistics.stdev(values) if all(map(math.isfinite, values)) else math.nan
-
-
-def paired_proportions_error(differences: Sequence[float]) -> float:
+def _paired_proportions_error(differences: Sequence[float]) -> float:
     """Compute the standard error of a mean of differences between answers, by Agresti and Min (see `change`)."""
     gained, lost = (sum(difference == sign for difference in differences) for sign in (1, -1))
     count = len(differences) + 2
