@@ -32,7 +32,7 @@ OLDEST_SET := 'numpy==1.26.*' 'pyyaml==6.0.*' 'safetensors==0.5.*' 'typer==0.15.
   'transformers==5.0.*' 'tokenizers==0.22.*' 'accelerate==1.1.*'
 # what needs neither the extras nor the emulated devices
 OLDEST_RING := tests/fallback tests/test_operator.py tests/thresholds tests/calibration tests/models tests/texts \
-  tests/evaluation/test_perplexity.py tests/evaluation/test_workers.py tests/op_host/test_calls_without_data.py \
+  tests/evaluation/test_perplexity.py tests/op_host/test_calls_without_data.py \
   tests/op_kernel/test_gaps.py tests/timing/test_shapes.py tests/cli/test_doctor.py tests/cli/test_benchmark.py \
   tests/test_outputs.py tests/test_configuration.py tests/cpu/test_choice.py tests/cpu/test_instruction_sets.py
 VLLM := build/vllm

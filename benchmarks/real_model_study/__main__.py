@@ -69,8 +69,8 @@ def measure_gemma(packages: Path | None, console: Console) -> None:
 
 def main(
     headline: Annotated[bool, typer.Option("--headline", help="4096 keys of prose.")] = False,
-    full: Annotated[bool, typer.Option("--full", help="And all other parts, in three hours.")] = False,
-    of_gemma: Annotated[bool, typer.Option("--gemma", help="Gemma 3 270M, in an hour.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="And all other parts, in hours.")] = False,
+    of_gemma: Annotated[bool, typer.Option("--gemma", help="Gemma 3 270M.")] = False,
     stored: Annotated[bool, typer.Option("--stored", help="Measure nothing; print the tables.")] = False,
     model: Annotated[Path, typer.Option(help="The folder that make real-model writes.")] = SMOLLM2,
     packages: Annotated[

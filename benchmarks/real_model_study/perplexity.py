@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from benchmarks.real_model_study.results import Lines
@@ -20,7 +18,6 @@ from toptheta_npu.evaluation.methods.method import Method
 from toptheta_npu.evaluation.methods.spec import make_method
 from toptheta_npu.evaluation.sweep import table_digest
 from toptheta_npu.evaluation.tasks.perplexity import PerplexityTask
-from toptheta_npu.evaluation.workers import ModelWorkers
 from toptheta_npu.models.fingerprint.model import model_fingerprint
 from toptheta_npu.thresholds import ThresholdTable
 
@@ -31,7 +28,7 @@ _PREFIX_BYTES = 2**33
 def measure(
     part: Part, model: PreTrainedModel, windows: Windows, table: ThresholdTable, file: Path, console: Console
 ) -> None:
-    """Measure what a part lacks: a window on each core, with all its arms.
+    """Measure what a part lacks, window after window with all its arms.
 
     Args:
         part: what to measure.
@@ -53,20 +50,17 @@ def measure(
         }
         methods = {arm.name: method_of(arm, table) for arm in part.arms}
 
-        def run(number: int, window: Tensor, network: PreTrainedModel) -> None:
+        for number, window in enumerate(tokens):
+            if not missing[number]:
+                continue
             started = time.perf_counter()
-            task = PerplexityTask(network, window[None], part.positions, _PREFIX_BYTES)
+            task = PerplexityTask(model, window[None], part.positions, _PREFIX_BYTES)
             console.print(f"{part.name}, window {number + 1}: prefix, {time.perf_counter() - started:.1f} s")
             for arm in missing[number]:
-                workers.check()
                 started = time.perf_counter()
-                found = task.measure(methods[arm.name], network)
+                found = task.measure(methods[arm.name], model)
                 lines.add({"window": number, "arm": arm.name, **_figures(found)})
                 console.print(f"{part.name}, window {number + 1}: {arm.name}, {time.perf_counter() - started:.1f} s")
-
-        with ModelWorkers(model) as workers:
-            for done in [workers.submit(partial(run, number, tokens[number])) for number in missing if missing[number]]:
-                done.result()
         lines.sort()
 
 

@@ -142,7 +142,7 @@ def test_too_little_memory_is_an_error_with_the_options_that_help(capsys: pytest
     commands = typer.Typer(pretty_exceptions_enable=False)
 
     @commands.command(cls=Command)
-    def work(dtype: str = "float32", workers: int = 2) -> None:
+    def work(dtype: str = "float32", length: int = 2) -> None:
         torch.empty(2**50, dtype=getattr(torch, dtype))
 
     with pytest.raises(SystemExit) as ended:
@@ -151,7 +151,7 @@ def test_too_little_memory_is_an_error_with_the_options_that_help(capsys: pytest
     said = capsys.readouterr().err
     assert "memory: expected enough for this command, got " in said
     assert str(2**52) in said  # bytes
-    assert said.strip().endswith("; try --workers 1, or --dtype bfloat16")
+    assert said.strip().endswith("; try a smaller --length, or --dtype bfloat16")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")

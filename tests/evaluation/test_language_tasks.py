@@ -23,7 +23,7 @@ from toptheta_npu.evaluation.tasks.harness import documents, lookup
 from toptheta_npu.evaluation.tasks.harness.lookup import LOCAL_TASKS, find_task, load_task
 from toptheta_npu.evaluation.tasks.harness.model import harness_model
 from toptheta_npu.evaluation.tasks.harness.scores import scores_of
-from toptheta_npu.evaluation.tasks.language import PAPER_SETTINGS, RULER, LmEvalTask
+from toptheta_npu.evaluation.tasks.language import PAPER_SETTINGS, LmEvalTask
 from toptheta_npu.models import sparsify
 
 pytest.importorskip("lm_eval")
@@ -124,33 +124,13 @@ def test_single_requests_are_answered_as_lm_eval_does(
     assert sum(answered) == len(scored) + len(rolled)
 
 
-def test_an_answer_without_a_token_of_its_own_is_encoded_alone(
-    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase
+@pytest.mark.parametrize(("context", "answer"), [("impor", "t"), ("import os", ""), (" ", "import os")])
+def test_what_has_no_token_of_its_own_is_refused(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, context: str, answer: str
 ) -> None:
-    """Of which the context's last token would take every letter, or which is the prefix token itself."""
-    ours, theirs = harness_model(model, tokenizer), stock(model, tokenizer)
-    prefix = tokenizer.decode([ours.prefix_token_id])
-    pairs = [("impor", "t"), ("impor", "t os"), ("", prefix), (" ", "import os")]
-    found = ours.loglikelihood(requests("loglikelihood", *pairs))
-    assert ours.encoded_alone == 3
-    tokens = [
-        (ours.tok_encode(context) or [ours.prefix_token_id], ours.tok_encode(answer)) for context, answer in pairs
-    ]
-    tokens[3] = ([ours.prefix_token_id], ours.tok_encode(" import os"))
-    expected = theirs._loglikelihood_tokens([(None, *each) for each in tokens], disable_tqdm=True)
-    for (likelihood, greedy), (other, other_greedy) in zip(found, expected, strict=True):
-        assert likelihood == pytest.approx(other, abs=1e-4)
-        assert likelihood < -0.1
-        assert greedy == other_greedy
-
-
-def test_an_answer_that_the_tokenizer_drops_is_refused(
-    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase
-) -> None:
-    harness = harness_model(model, tokenizer)
-    for context in ("import os", "", " "):
-        with pytest.raises(TopThetaValueError, match="task: expected answers that the tokenizer encodes, got ''"):
-            harness.loglikelihood(requests("loglikelihood", (context, "")))
+    """Of the first, the context's last token would take every letter."""
+    with pytest.raises(TopThetaValueError, match="task: expected prompts and answers that have tokens of their own"):
+        harness_model(model, tokenizer).loglikelihood(requests("loglikelihood", (context, answer)))
 
 
 def test_every_call_has_a_batch_of_one_and_a_context_runs_once(
@@ -237,55 +217,24 @@ def task_of(folder: Path, tokenizer: PreTrainedTokenizerBase, body: str, *rows: 
     return LmEvalTask("made", tokenizer, include_path=[folder])
 
 
-@pytest.mark.parametrize("blank", ["", " \n "])
-def test_a_blank_prompt_begins_with_the_prefix_token(
-    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, tmp_path: Path, blank: str
-) -> None:
-    choices = task_of(tmp_path, tokenizer, MULTIPLE_CHOICE, {"text": blank, "choices": ["import os", "(x)"]})
-    assert choices.measure(kinds.dense(), model).scores == (1.0,)
-    body = GENERATE + "generation_kwargs: {do_sample: false, max_gen_toks: 8, until: []}\n"
-    written = task_of(tmp_path, tokenizer, body, {"text": blank})
-    written.measure(kinds.dense(), model)
-    harness = harness_model(model, tokenizer)
-    settings = {"do_sample": False, "max_gen_toks": 8, "min_new_tokens": 8}
-    (text,) = harness.generate_until(requests("generate_until", (blank, settings)))
-    tokens = torch.tensor([tokenizer(blank)["input_ids"] or [harness.prefix_token_id]])
-    expected = model.generate(
-        tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=8, min_new_tokens=8, do_sample=False
-    )
-    assert text == tokenizer.decode(expected[0, tokens.shape[1] :])
-    assert len(text) >= 8
-
-
-WHOLE = {"text": "import", "choices": [" os", " sys"]}
-LOADED = (
-    r"task: expected a definition and a first document of made that lm-eval understands, got \w+: .*; see .*made.yaml"
-)
-
-
 @pytest.mark.parametrize(
     ("body", "documents", "message"),
     [
-        (MULTIPLE_CHOICE, [WHOLE, WHOLE | {"choices": [" os", ""]}], "got '' in document 1, counted from 0; mend"),
-        (MULTIPLE_CHOICE, [WHOLE, WHOLE | {"choices": [" os", None]}], "got None in document 1, counted from 0; mend"),
-        (MULTIPLE_CHOICE, [WHOLE | {"choices": ["", " os"]}], LOADED),
-        (MULTIPLE_CHOICE, [WHOLE | {"choices": [None, " os"]}], LOADED),
-        (MULTIPLE_CHOICE, [WHOLE | {"choices": []}], LOADED),
         (
-            MULTIPLE_CHOICE, [WHOLE, WHOLE | {"text": None}],
-            "task: expected a prompt and answers in every document of made, got .*: None .document 1, counted from 0.;",
+            MULTIPLE_CHOICE, [{"text": "import", "choices": []}],
+            r"task: expected a task made that can be loaded, got \w+: .*; install what it needs, see .*made.yaml",
         ),
-        (GENERATE, [{"text": "import"}, {"text": None}], "got .*: None .document 1, counted from 0.; mend"),
-        ("output_type: loglikelihood\ndoc_to_text: text\ndoc_to_target: ''\n", [{"text": "import"}], "got '' in doc"),
-        ("output_type: loglikelihood_rolling\ndoc_to_text: ''\ndoc_to_target: text\n", [{"text": ""}], "got '' in doc"),
+        (
+            GENERATE, [{"text": "import"}, {"text": None}],
+            r"task: expected a prompt and answers in every document of made, got \w+: .*; mend such",
+        ),
     ],
 )  # fmt: skip
-def test_empty_and_missing_texts_are_refused_by_document(
+def test_what_lm_eval_makes_nothing_of_is_one_sentence(
     tokenizer: PreTrainedTokenizerBase, tmp_path: Path, body: str, documents: list[dict[str, Any]], message: str
 ) -> None:
-    with pytest.raises(TopThetaValueError, match=message) as caught:
+    with pytest.raises(TopThetaValueError, match=message):
         task_of(tmp_path, tokenizer, body, *documents)
-    assert "network" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -295,13 +244,11 @@ def test_empty_and_missing_texts_are_refused_by_document(
             "max_gen_toks: 32768",
             "expected answers of 1 to 4095 tokens, .* got max_gen_toks of 32768; include the task in a",
         ),
-        ("max_new_tokens: 4096", "got max_gen_toks of 4096"),
         ("max_gen_toks: 0", "got max_gen_toks of 0"),
         (
             "max_length: 5000",
             "expected more than 1 tokens, those of the prompt, and at most 4096, .* max_length of 5000",
         ),
-        ("max_length: 1", "got max_length of 1"),
     ],
 )
 def test_a_generation_that_the_context_has_no_room_for_is_refused(
@@ -351,18 +298,16 @@ def test_the_documents_need_a_tokenizer() -> None:
     [
         ("toptheta_needle", {"limit": 0}, "limit: expected at least 1, or None for all documents, got 0"),
         ("toptheta_needle", {"num_fewshot": 2}, "num_fewshot: expected 0, as toptheta_needle has it, got 2"),
-        ("toptheta_needle", {"num_fewshot": -1}, "num_fewshot: expected 0, as"),
         (
             "toptheta_neddle",
             {},
             "task: expected a task of lm-eval, got 'toptheta_neddle'; did you mean toptheta_needle",
         ),
         ("mine", {}, r"task: expected one task, got 'mine', which stands for several; name one of them, such as a, b"),
-        ("tagged", {}, r"task: expected one task, got 'tagged', which stands for several; name one of them, such as a"),
         ("code", {}, r"confirm_run_unsafe_code: expected True for code, which runs the code .* got False"),
         ("code", {"confirm_run_unsafe_code": True}, r"HF_ALLOW_CODE_EVAL: expected '1' in the environment for code"),
-        ("no_data", {}, r"task: expected the documents of no_data \(nothing/here\), got \w+: .*; load them once"),
-        ("no_module", {}, r"task: expected the modules of no_module, got ModuleNotFoundError: No module named 'gone'"),
+        ("no_data", {}, r"expected a task no_data that can be loaded \(nothing/here\), got \w+: .*; install what it"),
+        ("no_module", {}, r"expected a task no_module that can be loaded, got ModuleNotFoundError: No module named"),
     ],
 )
 def test_errors_are_one_sentence(
@@ -435,9 +380,9 @@ def test_lm_eval_has_the_tasks_that_are_named() -> None:
     import lm_eval.tasks
 
     folder = Path(lm_eval.tasks.__file__).parent
-    folders = [folder / name for name in ("arc", "hellaswag", "medmcqa", "humaneval", "longbench", "ruler")]
+    folders = [folder / name for name in ("arc", "hellaswag", "medmcqa", "humaneval", "longbench")]
     known = lm_eval.tasks.TaskManager(include_path=folders, include_defaults=False).task_index
-    assert {*RULER, *PAPER_SETTINGS} <= set(known)
+    assert set(PAPER_SETTINGS) <= set(known)
     assert known["humaneval"].cfg["unsafe_code"]
 
 

@@ -1,5 +1,6 @@
 """Retrieval prompts keep what they promise, and the score is the likelihood of each choice."""
 
+import itertools
 import random
 from collections.abc import Callable
 from typing import Any
@@ -21,8 +22,7 @@ from toptheta_npu.evaluation.tasks.retrieval import RetrievalTask
 from toptheta_npu.evaluation.tasks.retrieval_prompts import (
     RetrievalPrompt,
     choice_tokens,
-    key_value_prompt,
-    needle_prompt,
+    make_prompt,
     prompts_of,
 )
 
@@ -86,18 +86,17 @@ def test_the_question_starts_where_it_says(tokenizer: PreTrainedTokenizerBase, k
         assert question.endswith(" ==")
 
 
-@pytest.mark.parametrize("make", [key_value_prompt, needle_prompt])
-def test_the_same_arguments_give_the_same_prompt(
-    tokenizer: PreTrainedTokenizerBase, make: Callable[..., RetrievalPrompt]
-) -> None:
-    assert make(tokenizer, 256, 0.3, 5) == make(tokenizer, 256, 0.3, 5)
-    texts = {make(tokenizer, 256, 0.3, seed, split).text for seed in (5, 6) for split in ("train", "evaluation")}
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_arguments_give_the_same_prompt(tokenizer: PreTrainedTokenizerBase, kind: Any) -> None:
+    assert make_prompt(tokenizer, kind, 256, 0.3, 5) == make_prompt(tokenizer, kind, 256, 0.3, 5)
+    splits: tuple[corpus.Split, ...] = ("train", "evaluation")
+    texts = {make_prompt(tokenizer, kind, 256, 0.3, *each).text for each in itertools.product((5, 6), splits)}
     assert len(texts) == 4
 
 
 @pytest.mark.parametrize("depth", [0.0, 0.25, 0.5, 1.0])
 def test_the_needle_lies_at_its_depth(tokenizer: PreTrainedTokenizerBase, depth: float) -> None:
-    prompt = needle_prompt(tokenizer, 1024, depth, seed=7)
+    prompt = make_prompt(tokenizer, "needle", 1024, depth, seed=7)
     question = prompt.text.splitlines()[-1].removeprefix("assert ").removesuffix(" ==")
     needle = f"{question} ={prompt.choices[prompt.answer]}\n"
     assert prompt.text.count(needle) == 1
@@ -109,7 +108,7 @@ def test_the_needle_lies_at_its_depth(tokenizer: PreTrainedTokenizerBase, depth:
 
 @pytest.mark.parametrize("depth", [0.0, 0.25, 0.5, 1.0])
 def test_the_table_answers_at_its_depth(tokenizer: PreTrainedTokenizerBase, depth: float) -> None:
-    prompt = key_value_prompt(tokenizer, 512, depth, seed=3)
+    prompt = make_prompt(tokenizer, "key_value", 512, depth, seed=3)
     table = eval(prompt.text[prompt.text.index("table = {") + 8 : prompt.text.rindex("assert")])
     name = prompt.text.splitlines()[-1].split('"')[1]
     assert list(table).index(name) == round(depth * (len(table) - 1))
@@ -121,7 +120,7 @@ def test_the_table_answers_at_its_depth(tokenizer: PreTrainedTokenizerBase, dept
 
 
 def test_a_table_fills_the_prompt(tokenizer: PreTrainedTokenizerBase) -> None:
-    prompt = key_value_prompt(tokenizer, 512)
+    prompt = make_prompt(tokenizer, "key_value", 512)
     line = len(encode(tokenizer, retrieval_prompts.pair_line("lomeva", "48213")))
     lead = prompt.text[: prompt.text.index("table = {")]
     assert len(encode(tokenizer, lead)) < line + 16
@@ -135,10 +134,13 @@ def test_answers_stand_at_every_place(tokenizer: PreTrainedTokenizerBase) -> Non
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda t: needle_prompt(t, 63), "length: expected at least 64 tokens"),
-        (lambda t: needle_prompt(t, 256, depth=1.5), "depth: expected 0 .* to 1"),
-        (lambda t: needle_prompt(t, 256, split="test"), "split: expected one of train, calibration, evaluation"),
-        (lambda t: key_value_prompt(t, 64), "length: expected room for a table of 8 pairs"),
+        (lambda t: make_prompt(t, "needle", 63), "length: expected at least 64 tokens"),
+        (lambda t: make_prompt(t, "needle", 256, depth=1.5), "depth: expected 0 .* to 1"),
+        (
+            lambda t: make_prompt(t, "needle", 256, split="test"),
+            "split: expected one of train, calibration, evaluation",
+        ),
+        (lambda t: make_prompt(t, "key_value", 64), "length: expected room for a table of 8 pairs"),
     ],
 )
 def test_bad_arguments_are_named(

@@ -45,22 +45,6 @@ def sparse() -> Method:
     return kinds.top_theta(load_tiny_llama_thresholds("post_softmax"), 32, compensated=True)
 
 
-class Rows:
-    """How many rows each call of a model has."""
-
-    def __init__(self, model: LlamaForCausalLM) -> None:
-        self.calls: list[int] = []
-        self._hook = model.model.embed_tokens.register_forward_pre_hook(
-            lambda _, given: self.calls.append(given[0].shape[1])
-        )
-
-    def __enter__(self) -> list[int]:
-        return self.calls
-
-    def __exit__(self, *_: object) -> None:
-        self._hook.remove()
-
-
 def test_a_prompt_per_length_depth_and_seed(task: RetrievalTask, model: LlamaForCausalLM) -> None:
     seen: list[int] = []
     measurement = task.measure(kinds.dense(), model, seen.append)
@@ -118,21 +102,14 @@ def test_texts_run_once_and_again_where_memory_ends(
     def task_of(prefix_bytes: int) -> RetrievalTask:
         return RetrievalTask(model, tokenizer, "needle", (192,), (0.0, 0.5, 1.0), (0,), prefix_bytes=prefix_bytes)
 
-    def long_calls_and_margins(task: RetrievalTask) -> tuple[int, list[float]]:
-        # the copy that runs texts again shares the model's weights and its hooks
-        with Rows(model) as calls:
-            measurement = task.measure(sparse, model)
-            return sum(rows > 100 for rows in calls), measurement.details["margin"]
-
     whole = task_of(2**30)
-    first = whole._prefixes[0].num_bytes
+    first = whole._prefixes.kept[0].num_bytes
     token = 2 * model.config.num_hidden_layers * model.config.num_key_value_heads * model.config.head_dim * 4
     assert first == token * whole.prompts[0].query_start
-    kept, of_kept = long_calls_and_margins(whole)
-    some, of_some = long_calls_and_margins(task_of(first))
-    none, of_none = long_calls_and_margins(task_of(0))
-    assert (kept, some, none) == (0, 2, 3)
-    assert of_kept == of_some == of_none
+    tasks = (whole, task_of(first), task_of(0))
+    assert [len(task._prefixes.kept) for task in tasks] == [3, 1, 0]
+    kept, some, none = (task.measure(sparse, model) for task in tasks)
+    assert kept == some == none
 
 
 def test_the_prefix_is_not_written_to(task: RetrievalTask, model: LlamaForCausalLM, sparse: Method) -> None:

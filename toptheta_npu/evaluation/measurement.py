@@ -70,7 +70,7 @@ class Task(Protocol):
 
         Args:
             method: how to attend.
-            model: the model of the task or a copy of it, for threads of which each has its own.
+            model: the model of the task.
             progress: called with the number of finished samples; what it raises ends the measurement.
         """
 

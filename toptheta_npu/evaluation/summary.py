@@ -73,7 +73,8 @@ def change(measurement: Measurement, dense: Measurement) -> Change:
     if is_loss(measurement):
         factor = perplexity(mean)
         scaled = None if error is None else 100 * factor * error
-        return Change(100 * (factor - 1), scaled, *(100 * (perplexity(end) - 1) for end in ends), "%")
+        low, high = (100 * (perplexity(end) - 1) for end in ends)
+        return Change(100 * (factor - 1), scaled, low, high, "%")
     if not (are_shares(measurement) and are_shares(dense)):
         return Change(mean, error, *ends, measurement.metric)
     low, high = (100 * min(max(end, -1.0), 1.0) for end in ends)

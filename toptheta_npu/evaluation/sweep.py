@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, as_completed
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from transformers import PreTrainedModel
 
@@ -17,7 +17,6 @@ from .measurement import Measurement, Task
 from .methods.method import DENSER_LAYERS, Method
 from .methods.spec import MethodSpec, make_method
 from .results import Point, ResultsFile
-from .workers import ModelWorkers
 
 MakeTask = Callable[[PreTrainedModel], Task]
 
@@ -77,6 +76,10 @@ class Plan:
                 for table in self._tables_of(spec):
                     yield self._point(task, spec, table, k), spec
 
+    def missing(self, measured: Container[Point]) -> list[tuple[Point, MethodSpec]]:
+        """List the points of all tasks that are not among the measured ones."""
+        return [pair for task in self.tasks for pair in self.points(task) if pair[0] not in measured]
+
     def _point(self, task: str, spec: MethodSpec, table: str | None, k: int | None) -> Point:
         placement, first = None, None
         if table is not None:
@@ -92,81 +95,33 @@ class Plan:
         return [max(k, least) for least in layer_k]
 
 
-class Sweep:
-    """Measure the points of a plan that a file of results lacks.
+def sweep(
+    plan: Plan, tasks: Mapping[str, MakeTask], model: PreTrainedModel, results: ResultsFile,
+    progress: Callable[[Point, int], None] = lambda point, done: None,
+) -> Iterator[tuple[Point, Measurement]]:  # fmt: skip
+    """Measure the points that a file of results lacks, task after task; in the end it is in the order of the plan.
 
     Args:
-        plan: what is compared.
-        tasks: what makes each task of the plan from a model; called only if some of its points are missing.
-        workers: run the points, one each at a time.
-        results: open; a point is in the file as soon as it is measured.
-        progress: called, in the threads, with a point and how many of its samples are finished.
+        plan: which points there are.
+        tasks: makes the task of each name, when its first point is missing.
+        model: in evaluation mode.
+        results: open; a point is in the file as soon as it is measured, and then it is yielded.
+        progress: called with a point and how many of its samples are finished.
 
     Warns:
         SdcWithoutVmcWarning: a method of the plan has exact SDC without VMC.
     """
-
-    def __init__(
-        self, plan: Plan, tasks: Mapping[str, MakeTask], workers: ModelWorkers,
-        results: ResultsFile, progress: Callable[[Point, int], None] = lambda point, done: None,
-    ) -> None:  # fmt: skip
-        for spec in plan.methods:
-            warn_of_sdc_without_vmc(spec.compensation.sdc, spec.compensation.vmc)
-        self._plan = plan
-        self._tasks = tasks
-        self._workers = workers
-        self._results = results
-        self._progress = progress
-
-    def missing(self) -> list[Point]:
-        """List the points that are not in the file yet."""
-        return [
-            point for task in self._plan.tasks for point, _ in self._plan.points(task)
-            if point not in self._results.measurements
-        ]  # fmt: skip
-
-    def run(self) -> Iterator[tuple[Point, Measurement]]:
-        """Yield the missing points as they come, task after task; in the end the file is in the order of the plan."""
-        for task in self._plan.tasks:
-            yield from self._run_task(task)
-        self._results.sort(point for task in self._plan.tasks for point, _ in self._plan.points(task))
-
-    def _run_task(self, name: str) -> Iterator[tuple[Point, Measurement]]:
-        points = [pair for pair in self._plan.points(name) if pair[0] not in self._results.measurements]
-        if not points:
-            return
-        task = self._workers.submit(self._tasks[name])
-        futures: dict[Point, Future[Measurement]] = {}
+    for spec in plan.methods:
+        warn_of_sdc_without_vmc(spec.compensation.sdc, spec.compensation.vmc)
+    missing = plan.missing(results.measurements)
+    for name in plan.tasks:
+        if points := [pair for pair in missing if pair[0].task == name]:
+            task = tasks[name](model)
         for point, spec in points:
-            futures[point] = self._workers.submit(self._work(point, spec, task))
-        of_future = {future: point for point, future in futures.items()}
-        try:
-            for future in as_completed(of_future):
-                point, measurement = of_future[future], future.result()
-                self._results.add(point, measurement)
-                yield point, measurement
-        except BaseException:
-            self._keep_finished(futures)
-            raise
-
-    def _keep_finished(self, futures: Mapping[Point, Future[Measurement]]) -> None:
-        """Keep what is finished: an error in one point, or an interrupt, does not cost another."""
-        for point, future in futures.items():
-            done = future.done() and not future.cancelled() and future.exception() is None
-            if done and point not in self._results.measurements:
-                self._results.add(point, future.result())
-
-    def _work(self, point: Point, spec: MethodSpec, task: Future[Task]) -> Callable[[PreTrainedModel], Measurement]:
-        method = self._plan.method(spec, point.table, point.k)
-
-        def progress(done: int) -> None:
-            self._workers.check()
-            self._progress(point, done)
-
-        def measure(model: PreTrainedModel) -> Measurement:
-            return task.result().measure(method, model, progress)
-
-        return measure
+            found = task.measure(plan.method(spec, point.table, point.k), model, partial(progress, point))
+            results.add(point, found)
+            yield point, found
+    results.sort(point for task in plan.tasks for point, _ in plan.points(task))
 
 
 def table_digest(table: ThresholdTable) -> str:

@@ -71,8 +71,8 @@ def interruptible(console: Console, state: Path) -> Iterator[None]:
 
 #: What makes the work of a command smaller, where it has such an option.
 _SMALLER = {
-    "workers": "--workers 1", "length": "a smaller --length", "prompt_length": "a smaller --prompt-length",
-    "dtype": "--dtype bfloat16", "device": "another --device",
+    "length": "a smaller --length", "prompt_length": "a smaller --prompt-length", "dtype": "--dtype bfloat16",
+    "device": "another --device",
 }  # fmt: skip
 
 

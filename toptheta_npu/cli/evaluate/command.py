@@ -35,11 +35,8 @@ if TYPE_CHECKING:
 
     from ...evaluation.results import Header, Point, ResultsFile
     from ...evaluation.sweep import Plan
-    from ...evaluation.workers import ModelWorkers
 
 _DEFAULT_K = 64
-#: Models of fewer parameters run in a thread per core, larger ones with all cores in each operator.
-_SMALL = 100_000_000
 
 
 def evaluate(options: Options) -> None:
@@ -52,7 +49,6 @@ def evaluate(options: Options) -> None:
     from ...evaluation.results import ResultsFile
     from ...evaluation.summary import tables_of
     from ...evaluation.verdict import verdicts
-    from ...evaluation.workers import ModelWorkers
 
     device = choose_device(options.device)
     options = completed(options)
@@ -64,11 +60,8 @@ def evaluate(options: Options) -> None:
         console.print(f"note: {escape(note)}")
     network = load_weights(prepared.candidate, options.dtype or default_dtype(options.model), device)
     with ResultsFile(options.output, header(prepared, network, device), restart=options.restart) as results:
-        with (
-            interruptible(console, options.output), Bars() as bars,
-            ModelWorkers(network, _workers(options.workers, network)) as workers,
-        ):  # fmt: skip
-            measure(console, bars, prepared, workers, results)
+        with interruptible(console, options.output), Bars() as bars:
+            measure(console, bars, prepared, network, results)
         found = results.results()
     for table in tables_of(found):
         printing.print_table(console, table)
@@ -170,15 +163,9 @@ def header(prepared: Prepared, network: PreTrainedModel, device: str) -> Header:
     return Header(prepared.candidate.name, model_fingerprint(network), prepared.settings, digests, environment)
 
 
-def _workers(asked: int | None, network: PreTrainedModel) -> int | None:
-    """Choose how many methods run at a time; None: one per core."""
-    small = sum(parameter.numel() for parameter in network.parameters()) < _SMALL
-    return asked or (None if small and network.device.type == "cpu" else 1)
-
-
-def measure(console: Console, bars: Bars, prepared: Prepared, workers: ModelWorkers, results: ResultsFile) -> None:
+def measure(console: Console, bars: Bars, prepared: Prepared, network: PreTrainedModel, results: ResultsFile) -> None:
     """Measure the points that the results lack, a line for each."""
-    from ...evaluation.sweep import Sweep
+    from ...evaluation.sweep import sweep
 
     done: dict[Point, int] = {}
 
@@ -186,22 +173,21 @@ def measure(console: Console, bars: Bars, prepared: Prepared, workers: ModelWork
         done[point] = samples
         task = prepared.tasks[point.task]
         bars.line(point.name, samples, task.samples, task.unit)
-        advance(sum(list(done.values())))  # any thread may add another meanwhile
+        advance(sum(done.values()))
 
     makers = {name: task.make for name, task in prepared.tasks.items()}
     with _warnings_as_notes(console):
-        sweep = Sweep(prepared.plan, makers, workers, results, step)
-        missing = sweep.missing()
+        missing = [point for point, _ in prepared.plan.missing(results.measurements)]
         if known := prepared.points - len(missing):
             console.print(escape(f"{known} points are in {results.path}; {len(missing)} to go."))
         advance = bars.add("evaluating", sum(prepared.tasks[point.task].samples for point in missing))
-        for point, measurement in sweep.run():
+        for point, measurement in sweep(prepared.plan, makers, network, results, step):
             console.print(escape(_line(point, measurement)))
 
 
 @contextmanager
 def _warnings_as_notes(console: Console) -> Iterator[None]:
-    """Print warnings, whichever thread gives them, as a line each and once."""
+    """Print warnings as a line each and once."""
     seen: set[str] = set()
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -31,7 +28,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from ...evaluation.results import Results
-    from ...evaluation.workers import ModelWorkers
     from ...thresholds import ThresholdTable
 
 RESULTS = "results.jsonl"
@@ -120,39 +116,34 @@ def _describe(console: Console, model: Any, table: ThresholdTable) -> None:
 def _measured(
     console: Console, options: DemoOptions, prepared: Prepared, network: PreTrainedModel, sequences: torch.Tensor
 ) -> tuple[Results, list[Continuation]]:
-    """Evaluate with the stored thresholds, meanwhile calibrate others, and add those to the same results."""
+    """Evaluate with the stored thresholds, calibrate others, and add those to the same results."""
     from ...evaluation.methods.kinds import parse_method
     from ...evaluation.results import ResultsFile
-    from ...evaluation.workers import ModelWorkers
 
     def add(prepared: Prepared, before: Results | None = None) -> Results:
         with ResultsFile(options.output / RESULTS, header(prepared, network, "cpu"), restart=before is None) as results:
-            measure(console, bars, prepared, workers, results)
+            measure(console, bars, prepared, network, results)
             results.sort(before.measurements if before else ())
             return results.results()
 
-    with Bars() as bars, ModelWorkers(network) as workers:
+    with Bars() as bars:
         console.print(
             f"Now: {prepared.points + 1} ways to attend are compared on {options.windows} held-out windows of {LENGTH} "
-            f"tokens, while Algorithm 1 calibrates on {options.calibration} sequences."
+            f"tokens, and Algorithm 1 calibrates on {options.calibration} sequences."
         )
-        live = workers.submit(partial(_calibrated, console, workers, sequences))
         stored = add(prepared)
-        texts = _submit_continuations(workers, prepared, options.new_tokens)
-        plan = replace(
-            prepared.plan, methods=(parse_method("top-theta"),), ks=(LIVE_K,), tables={"live": live.result()}
-        )
-        return add(replace(prepared, plan=plan), stored), [text.result() for text in texts]
+        texts = _continuations(network, prepared, options.new_tokens)
+        live = _calibrated(console, sequences, network)
+        plan = replace(prepared.plan, methods=(parse_method("top-theta"),), ks=(LIVE_K,), tables={"live": live})
+        return add(replace(prepared, plan=plan), stored), texts
 
 
-def _calibrated(console: Console, workers: ModelWorkers, sequences: torch.Tensor, model: PreTrainedModel) -> Any:
+def _calibrated(console: Console, sequences: torch.Tensor, model: PreTrainedModel) -> ThresholdTable:
     """Calibrate thresholds by Algorithm 1 at one k, before the user's eyes."""
     from ...models import calibrate
 
     started = time.perf_counter()
-    table = calibrate(
-        model, sequences, k=LIVE_K, placement=_PLACEMENT, row_fraction=0.1, progress=workers.check
-    )  # fmt: skip
+    table = calibrate(model, sequences, k=LIVE_K, placement=_PLACEMENT, row_fraction=0.1)
     seconds = time.perf_counter() - started
     console.print(f"Live: Algorithm 1 calibrated k={LIVE_K} on {len(sequences)} sequences in {seconds:.0f} s.")
     return table
@@ -170,8 +161,8 @@ def _prompt(prepared: Prepared) -> torch.Tensor:
     return prepared.texts.scored[0, : LENGTH - POSITIONS]
 
 
-def _submit_continuations(workers: ModelWorkers, prepared: Prepared, new_tokens: int) -> list[Future[Continuation]]:
-    """Queue greedy continuations of one prompt, dense and by thresholds, decoded through the operator."""
+def _continuations(model: Any, prepared: Prepared, new_tokens: int) -> list[Continuation]:
+    """Write greedy continuations of one prompt, dense and by thresholds, decoded through the operator."""
     from ...evaluation.methods.method import DENSER_LAYERS
     from ...models import sparsify
 
@@ -180,21 +171,16 @@ def _submit_continuations(workers: ModelWorkers, prepared: Prepared, new_tokens:
         "max_new_tokens": new_tokens, "do_sample": False, "pad_token_id": prepared.candidate.tokenizer.pad_token_id,
     }  # fmt: skip
 
-    def generate(model: Any) -> list[int]:
+    def generate() -> list[int]:
         tokens = model.generate(prompt[None], attention_mask=torch.ones_like(prompt[None]), **options)[0]
         return [int(token) for token in tokens[len(prompt) :]]
 
-    def dense(model: Any) -> Continuation:
-        return Continuation(generate(model), None)
-
-    def sparse(model: Any) -> Continuation:
-        with sparsify(model, table, k=LIVE_K, statistics=True) as recording:
-            tokens = generate(model)
-        layers = recording.statistics()[DENSER_LAYERS:]
-        return Continuation(tokens, torch.cat([layer.value_rows.flatten() for layer in layers]).float().mean().item())
-
-    work: tuple[Callable[[Any], Continuation], ...] = (dense, sparse)
-    return [workers.submit(each) for each in work]
+    dense = generate()
+    with sparsify(model, table, k=LIVE_K, statistics=True) as recording:
+        sparse = generate()
+    layers = recording.statistics()[DENSER_LAYERS:]
+    value_rows = torch.cat([layer.value_rows.flatten() for layer in layers]).float().mean().item()
+    return [Continuation(dense, None), Continuation(sparse, value_rows)]
 
 
 def _show_side_by_side(console: Console, prepared: Prepared, dense: Continuation, sparse: Continuation) -> None:

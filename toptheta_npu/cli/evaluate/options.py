@@ -14,7 +14,6 @@ import typer
 from ..._checks import check_choice, check_int
 from ..._files import check_writable
 from ..._gguf import is_gguf
-from ...errors import TopThetaValueError
 from ..common.model import DTYPES
 from ..common.options import ModelName, TrustRemoteCode
 
@@ -96,9 +95,6 @@ class Options:
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda, npu, or auto to spread the layers. Default: the best there is.")
     ] = None
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Methods at a time. Default: one per core for small models, else 1.")
-    ] = None
     trust_remote_code: TrustRemoteCode = False
     extrapolate: Annotated[
         bool, typer.Option("--extrapolate", help="Rows longer than calibrated ones take the thresholds of the longest.")
@@ -117,7 +113,6 @@ def completed(options: Options) -> Options:
         check_int("--k", k, 1)
     for length in options.prompt_length:
         check_int("--prompt-length", length, 1)
-    _check_workers(options.workers)
     check_writable(options.output, "--output")
     model, tables = options.model, options.tables
     if model is not None and os.path.isfile(model) and not is_gguf(Path(model)):  # a table of the embedded model
@@ -129,13 +124,3 @@ def completed(options: Options) -> Options:
     method = ["dense", *(each for each in options.method or usual if each != "dense")]
     ks = sorted(set(options.k))
     return dataclasses.replace(options, model=model, tables=tables, task=task, method=method, k=ks)
-
-
-def _check_workers(workers: int | None) -> None:
-    from ...evaluation.workers import available_cores
-
-    cores = available_cores()
-    if workers is not None and workers > cores:
-        expected = f"at most {cores}, the cores that this process may use"
-        remedy = "every worker has a copy of the model; leave it out for as many as help"
-        raise TopThetaValueError("--workers", expected, str(workers), remedy)

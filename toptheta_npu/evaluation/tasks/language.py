@@ -34,12 +34,6 @@ from .harness.scores import details_of, scores_of
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-#: RULER, by the names that lm-eval gives its tasks; they need the extra ``lm_eval[ruler]``.
-RULER = (
-    "niah_single_1", "niah_single_2", "niah_single_3", "niah_multikey_1", "niah_multikey_2", "niah_multikey_3",
-    "niah_multiquery", "niah_multivalue", "ruler_vt", "ruler_cwe", "ruler_fwe", "ruler_qa_squad", "ruler_qa_hotpot",
-)  # fmt: skip
-
 _BUILDING = threading.Lock()
 _CPU = torch.device("cpu")
 
@@ -165,8 +159,7 @@ class LmEvalTask:
         """Score every document by the task's first metric of acc_norm, acc, exact_match and others, as `Task.measure`.
 
         The details have ``prefill``, lm-eval's own ``metrics``, ``num_fewshot``, ``version`` and ``filter``, how many
-        requests were ``truncated`` to the model's context, how many answers were ``encoded_alone`` since the context's
-        last token would have taken all their letters, and, document by document, the ``length``, ``depth`` and
+        requests were ``truncated`` to the model's context, and, document by document, the ``length``, ``depth`` and
         ``margin`` that it has.
 
         Raises:
@@ -177,14 +170,17 @@ class LmEvalTask:
 
         check_layers(model)
         task, counter = self._unused_task(), ReadCounter(method)
-        share = _Share(len(task.instances), self.samples)
+        done = 0
 
         def answered(requests: int) -> None:
+            nonlocal done
             counter.add(recording.summaries())
             recording.clear()
-            progress(share.of_documents(requests))
+            done += requests
+            progress(done * self.samples // len(task.instances))
 
         harness = harness_model(model, self._tokenizer, answered)
+        self.check_room(harness.max_length)
         enter = method.enter_decoding if self.prefill == "dense" else method.enter
         with _seeded(model.device), enter(model) as recording:
             results = evaluate(
@@ -192,10 +188,7 @@ class LmEvalTask:
                 confirm_run_unsafe_code=self._unsafe,
             )  # fmt: skip
         metric, better, scores = scores_of(results["samples"][self._name], results["higher_is_better"][self._name])
-        details = {
-            "prefill": self.prefill, "truncated": harness.truncated, "encoded_alone": harness.encoded_alone,
-            **details_of(self._name, results),
-        }  # fmt: skip
+        details = {"prefill": self.prefill, "truncated": harness.truncated, **details_of(self._name, results)}
         read = counter.result()
         if not read.reads.keys_mean:
             remedy = "let the task generate several tokens"
@@ -230,19 +223,6 @@ def _num_fewshot(name: str, own: int | None, wanted: int | None) -> int:
 
 def _built_already(**_: object) -> None:
     return None
-
-
-class _Share:
-    """Guess how many documents are finished, from the number of answered requests."""
-
-    def __init__(self, requests: int, documents: int) -> None:
-        self._requests, self._documents = requests, documents
-        self._answered = 0
-
-    def of_documents(self, answered: int) -> int:
-        """Count the documents after so many further answers."""
-        self._answered += answered
-        return self._answered * self._documents // self._requests
 
 
 @contextlib.contextmanager

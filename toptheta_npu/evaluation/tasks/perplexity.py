@@ -17,8 +17,7 @@ from ...errors import TopThetaValueError
 from ..measurement import Measurement, check_layers
 from ..methods.method import Method
 from ..read_counter import ReadCounter
-from ..workers import share_weights
-from .prefix import Prefix, check_tokens, run_prefix
+from .prefix import Prefix, Prefixes, check_tokens
 
 _METRIC = "nats per token"
 
@@ -63,7 +62,7 @@ class PerplexityTask:
         self.model = model
         self.windows = windows
         self.positions = positions
-        self._prefixes = self._kept_prefixes(prefix_bytes)
+        self._prefixes = Prefixes(model, list(windows[:, : length - positions - 1]), prefix_bytes)
 
     @property
     def name(self) -> str:
@@ -82,35 +81,17 @@ class PerplexityTask:
 
         Args:
             method: how to attend.
-            model: the task's model or a copy of it, for threads of which each has its own.
+            model: the task's model.
             progress: called with the number of finished windows after each.
         """
         counter, nats = ReadCounter(method), []
-        # the model itself is the method's within the context
-        dense = model if len(self._prefixes) == len(self.windows) else share_weights(model)
         with torch.inference_mode(), method.enter(model) as recording:
-            for done, window in enumerate(self.windows, start=1):
-                prefix = self._prefixes[done - 1] if done <= len(self._prefixes) else self._prefix(dense, window)
+            for done, (window, prefix) in enumerate(zip(self.windows, self._prefixes, strict=True), start=1):
                 nats.append(_negative_log_likelihood(model, window[-self.positions - 1 :], prefix))
                 counter.add(recording.summaries())
                 recording.clear()
                 progress(done)
         return Measurement(_METRIC, False, tuple(nats), **counter.result()._asdict())
-
-    def _kept_prefixes(self, limit: int) -> list[Prefix]:
-        prefixes: list[Prefix] = []
-        held = 0
-        with torch.inference_mode():
-            for window in self.windows:
-                prefix = self._prefix(self.model, window)
-                held += prefix.num_bytes
-                if held > limit:
-                    break
-                prefixes.append(prefix)
-        return prefixes
-
-    def _prefix(self, model: PreTrainedModel, window: Tensor) -> Prefix:
-        return run_prefix(model, window[: len(window) - self.positions - 1])
 
 
 def check_positions(positions: int, length: int) -> None:

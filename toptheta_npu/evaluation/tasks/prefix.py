@@ -1,9 +1,9 @@
-"""Computes keys and values of a text once, for several continuations, one after the other or in threads."""
+"""Computes keys and values of a text once, for several continuations."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -41,6 +41,36 @@ class Prefix:
         """Memory of the keys and values."""
         layers: list[Any] = list(self.cache.layers)
         return sum(int(layer.keys.nbytes + layer.values.nbytes) for layer in layers)
+
+
+class Prefixes:
+    """Dense texts before what methods run: the first ones are kept, the others run again whenever they are wanted.
+
+    Args:
+        model: in evaluation mode.
+        texts: the tokens of each.
+        limit: bytes of keys and values that are kept at most.
+    """
+
+    def __init__(self, model: PreTrainedModel, texts: Sequence[Sequence[int] | Tensor], limit: int) -> None:
+        self._texts = texts
+        self.kept: list[Prefix] = []
+        held = 0
+        with torch.inference_mode():
+            for text in texts:
+                prefix = run_prefix(model, text)
+                held += prefix.num_bytes
+                if held > limit:
+                    break
+                self.kept.append(prefix)
+        # the model itself is a method's while that runs; a copy of it, with the same weights, is not
+        shared: dict[int, Any] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+        self._dense = copy.deepcopy(model, shared) if len(self.kept) < len(texts) else model
+
+    def __iter__(self) -> Iterator[Prefix]:
+        yield from self.kept
+        for text in self._texts[len(self.kept) :]:
+            yield run_prefix(self._dense, text)
 
 
 class Likelihood(NamedTuple):

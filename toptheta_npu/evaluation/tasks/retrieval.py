@@ -18,10 +18,9 @@ from .. import corpus
 from ..measurement import Measurement, check_layers
 from ..methods.method import Method
 from ..read_counter import ReadCounter
-from ..workers import share_weights
 from . import retrieval_prompts
-from .prefix import Prefix, run_prefix, score_all
-from .retrieval_prompts import RetrievalPrompt, choice_tokens, prompts_of
+from .prefix import Prefix, Prefixes, run_prefix, score_all
+from .retrieval_prompts import choice_tokens, prompts_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -78,7 +77,8 @@ class RetrievalTask:
         self._name = kind
         self.prompts = list(prompts_of(tokenizer, kind, lengths, depths, seeds, split))
         self._choices = [choice_tokens(tokenizer, prompt) for prompt in self.prompts]
-        self._prefixes = self._kept_prefixes(model, prefix_bytes)
+        texts = [prompt.tokens[: prompt.query_start] for prompt in self.prompts]
+        self._prefixes = Prefixes(model, texts, prefix_bytes)
 
     @property
     def name(self) -> str:
@@ -103,35 +103,21 @@ class RetrievalTask:
             TopThetaValueError: all prompts are such.
         """
         dense_prompts = self._count_dense(method)
-        # the model itself is the method's within the context
-        dense = share_weights(model) if len(self._prefixes) < len(self.prompts) else model
         counter, margins = ReadCounter(method), []
         with torch.inference_mode(), method.enter(model) as recording:
-            for index, prompt in enumerate(self.prompts):
-                before = self._prefixes[index] if index < len(self._prefixes) else _run_text(dense, prompt)
-                asked = run_prefix(model, prompt.tokens[prompt.query_start :], before)
-                margins.append(_margin(model, asked, self._choices[index], prompt.answer))
+            asked = zip(self.prompts, self._choices, self._prefixes, strict=True)
+            for done, (prompt, choices, before) in enumerate(asked, start=1):
+                question = run_prefix(model, prompt.tokens[prompt.query_start :], before)
+                margins.append(_margin(model, question, choices, prompt.answer))
                 counter.add(recording.summaries())
                 recording.clear()
-                progress(index + 1)
+                progress(done)
         scores = tuple(float(margin > 0) for margin in margins)
         details = {
             "prefill": "dense", "length": [len(prompt.tokens) for prompt in self.prompts],
             "depth": [prompt.depth for prompt in self.prompts], "margin": margins, "dense_prompts": dense_prompts,
         }  # fmt: skip
         return Measurement("accuracy", True, scores, details=details, **counter.result()._asdict())
-
-    def _kept_prefixes(self, model: PreTrainedModel, limit: int) -> list[Prefix]:
-        prefixes: list[Prefix] = []
-        held = 0
-        with torch.inference_mode():
-            for prompt in self.prompts:
-                prefix = _run_text(model, prompt)
-                held += prefix.num_bytes
-                if held > limit:
-                    break
-                prefixes.append(prefix)
-        return prefixes
 
     def _count_dense(self, method: Method) -> int:
         k = method.k or 0
@@ -142,10 +128,6 @@ class RetrievalTask:
                 "a row of at most k keys is dense: ask for longer prompts, or for a smaller k",
             )  # fmt: skip
         return sum(len(prompt.tokens) <= k for prompt in self.prompts)
-
-
-def _run_text(model: PreTrainedModel, prompt: RetrievalPrompt) -> Prefix:
-    return run_prefix(model, prompt.tokens[: prompt.query_start])
 
 
 def _margin(model: PreTrainedModel, prompt: Prefix, choices: list[list[int]], answer: int) -> float:

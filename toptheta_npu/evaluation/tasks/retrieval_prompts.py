@@ -21,7 +21,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from ...errors import TopThetaValueError
 from .. import corpus
@@ -130,79 +130,84 @@ class RetrievalPrompt:
     depth: float
 
 
-def key_value_prompt(
+class _Question(NamedTuple):
+    """What is asked at the end of a text, the right answer and the other choices, and the text around some source."""
+
+    query: str
+    value: str
+    others: Sequence[str]
+    text: Callable[[str], str]
+
+
+def make_prompt(
     tokenizer: PreTrainedTokenizerBase,
+    kind: Kind,
     length: int,
     depth: float = 0.5,
     seed: int = 0,
     split: corpus.Split = "evaluation",
 ) -> RetrievalPrompt:
-    """Make a table and a question after one of its values; the other choices are values of the same table.
+    """Make a table and a question after one of its values, or source with an assignment that is asked for at its end.
 
     Args:
-        length: tokens of the prompt, special ones included, met exactly; library source in front of the table makes
-            up the rest.
-        depth: which pair is asked for, from 0 (the first) to 1 (the last).
+        tokenizer: of the model.
+        kind: ``"key_value"`` or ``"needle"``.
+        length: tokens of the prompt, special ones included, met exactly; library source makes up the rest.
+        depth: where the fact stands, from 0 (the first pair of the table, the start) to 1 (the last, the end).
         seed: the same arguments give the same prompt.
         split: where names, values and source come from.
 
     Raises:
-        TopThetaValueError: ``depth`` is outside 0 to 1, ``split`` is unknown, or not eight pairs fit.
+        TopThetaValueError: ``depth`` is outside 0 to 1, ``split`` is unknown, or ``length`` has no room: a needle needs
+            64 tokens, a table eight pairs.
 
     Example:
         >>> from toptheta_npu.assets import load_tiny_llama
-        >>> prompt = key_value_prompt(load_tiny_llama()[1], 256, depth=0.25)
+        >>> prompt = make_prompt(load_tiny_llama()[1], "key_value", 256, depth=0.25)
         >>> len(prompt.tokens), len(prompt.choices), prompt.text.count(prompt.choices[prompt.answer])
         (256, 8, 1)
     """
-    generator = _generator("key_value", length, depth, seed, split)
+    if not 0 <= depth <= 1:
+        raise TopThetaValueError("depth", "0 (the start) to 1 (the end)", str(depth))
+    if split not in get_args(corpus.Split):
+        raise TopThetaValueError("split", f"one of {', '.join(get_args(corpus.Split))}", repr(split))
+    generator = random.Random(f"{kind} {split} {length} {float(depth)} {seed}")
+    if kind == "needle":
+        question = _needle(generator, length, depth, split)
+    else:
+        question = _key_value(tokenizer, generator, length, depth, split)
+    source = draw_source(generator, split, _LONGEST_TOKEN * length)
+    text, tokens = _fit(tokenizer, length, source, question.text)
+    if kind == "key_value":  # of which all pairs of the table may be among the choices
+        question = question._replace(others=generator.sample(question.others, CHOICES - 1))
+    choices = [f" {choice}" for choice in (question.value, *question.others)]
+    generator.shuffle(choices)
+    start = _question_start(tokenizer, tokens, question.query)
+    return RetrievalPrompt(kind, text, tokens, start, tuple(choices), choices.index(f" {question.value}"), depth)
+
+
+def _key_value(
+    tokenizer: PreTrainedTokenizerBase, generator: random.Random, length: int, depth: float, split: corpus.Split
+) -> _Question:
     facts = _facts_that_fit(tokenizer, generator, split, length)
     name = list(facts)[round(depth * (len(facts) - 1))]
-    source = draw_source(generator, split, _LONGEST_TOKEN * length)
     table, query = table_text(facts), table_query(name)
-    text, tokens = _fit(tokenizer, length, source, lambda part: f"{part}\n{table}{query}")
-    others = generator.sample([value for value in facts.values() if value != facts[name]], CHOICES - 1)
-    return _prompt(tokenizer, "key_value", text, tokens, query, facts[name], others, depth, generator)
+    others = [value for value in facts.values() if value != facts[name]]
+    return _Question(query, facts[name], others, lambda source: f"{source}\n{table}{query}")
 
 
-def needle_prompt(
-    tokenizer: PreTrainedTokenizerBase,
-    length: int,
-    depth: float = 0.5,
-    seed: int = 0,
-    split: corpus.Split = "evaluation",
-) -> RetrievalPrompt:
-    """Make library source with one assignment hidden in it and asked for at the end.
-
-    Args:
-        length: tokens of the prompt, met exactly, at least 64.
-        depth: where the assignment stands, from 0 (the start) to 1 (the end), up to a line.
-        seed: the same arguments give the same prompt.
-        split: where the name, the values and the source come from.
-
-    Raises:
-        TopThetaValueError: ``length`` is below 64, ``depth`` is outside 0 to 1, or ``split`` is unknown.
-
-    Example:
-        >>> from toptheta_npu.assets import load_tiny_llama
-        >>> prompt = needle_prompt(load_tiny_llama()[1], 512, depth=0.5, seed=1)
-        >>> len(prompt.tokens), prompt.text.splitlines()[-1].startswith("assert secret_")
-        (512, True)
-    """
+def _needle(generator: random.Random, length: int, depth: float, split: corpus.Split) -> _Question:
     if length < 64:
         raise TopThetaValueError("length", "at least 64 tokens for a needle prompt", str(length))
-    generator = _generator("needle", length, depth, seed, split)
     (name, value), *others = draw_facts(generator, split, CHOICES).items()
-    source = draw_source(generator, split, _LONGEST_TOKEN * length)
     needle, query = needle_line(name, value), needle_query(name)
 
-    def compose(part: str) -> str:
-        lines = [0, *(i + 1 for i, character in enumerate(part) if character == "\n")]
-        at = min(lines, key=lambda line: abs(line - depth * len(part)))
-        return f"{part[:at]}{needle}{part[at:]}\n{query}"
+    def text(source: str) -> str:
+        lines = [0, *(i + 1 for i, character in enumerate(source) if character == "\n")]
+        at = min(lines, key=lambda line: abs(line - depth * len(source)))
+        return f"{source[:at]}{needle}{source[at:]}\n{query}"
 
-    text, tokens = _fit(tokenizer, length, source, compose)
-    return _prompt(tokenizer, "needle", text, tokens, query, value, [v for _, v in others], depth, generator)
+    return _Question(query, value, [other for _, other in others], text)
 
 
 def prompts_of(
@@ -214,9 +219,8 @@ def prompts_of(
     split: corpus.Split = "evaluation",
 ) -> Iterator[RetrievalPrompt]:
     """Make a prompt for every length and depth, seed after seed, so that the first ones are of all kinds."""
-    make = key_value_prompt if kind == "key_value" else needle_prompt
     for seed, length, depth in itertools.product(seeds, lengths, depths):
-        yield make(tokenizer, length, depth, seed, split)
+        yield make_prompt(tokenizer, kind, length, depth, seed, split)
 
 
 def choice_tokens(tokenizer: PreTrainedTokenizerBase, prompt: RetrievalPrompt) -> list[list[int]]:
@@ -229,7 +233,7 @@ def choice_tokens(tokenizer: PreTrainedTokenizerBase, prompt: RetrievalPrompt) -
     Example:
         >>> from toptheta_npu.assets import load_tiny_llama
         >>> _, tokenizer = load_tiny_llama()
-        >>> prompt = needle_prompt(tokenizer, 256)
+        >>> prompt = make_prompt(tokenizer, "needle", 256)
         >>> tokenizer.decode(choice_tokens(tokenizer, prompt)[prompt.answer]) == prompt.choices[prompt.answer]
         True
     """
@@ -248,14 +252,6 @@ def choice_tokens(tokenizer: PreTrainedTokenizerBase, prompt: RetrievalPrompt) -
 @cache
 def _library(split: corpus.Split) -> str:
     return "\n".join(text for _, text in corpus.read_split(split))
-
-
-def _generator(kind: Kind, length: int, depth: float, seed: int, split: corpus.Split) -> random.Random:
-    if not 0 <= depth <= 1:
-        raise TopThetaValueError("depth", "0 (the start) to 1 (the end)", str(depth))
-    if split not in get_args(corpus.Split):
-        raise TopThetaValueError("split", f"one of {', '.join(get_args(corpus.Split))}", repr(split))
-    return random.Random(f"{kind} {split} {length} {float(depth)} {seed}")
 
 
 def leading_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
@@ -305,23 +301,6 @@ def _fit(
             # a token has at least one character, so this hardly ever passes the length; if so, start one later
             end -= excess
     raise TopThetaValueError("length", "room for the question", f"{length} tokens")
-
-
-def _prompt(
-    tokenizer: PreTrainedTokenizerBase,
-    kind: Kind,
-    text: str,
-    tokens: tuple[int, ...],
-    query: str,
-    value: str,
-    others: list[str],
-    depth: float,
-    generator: random.Random,
-) -> RetrievalPrompt:
-    choices = [f" {choice}" for choice in (value, *others)]
-    generator.shuffle(choices)
-    start = _question_start(tokenizer, tokens, query)
-    return RetrievalPrompt(kind, text, tokens, start, tuple(choices), choices.index(f" {value}"), depth)
 
 
 def _question_start(tokenizer: PreTrainedTokenizerBase, tokens: tuple[int, ...], query: str) -> int:

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def key_value(**metadata: Any) -> dict[str, Any]:
-    """Make `retrieval_prompts.key_value_prompt` at every length and depth, seed after seed."""
+    """Make key-value prompts of `retrieval_prompts.make_prompt` at every length and depth, seed after seed."""
     return _retrieval("key_value", metadata)
 
 
 def needle(**metadata: Any) -> dict[str, Any]:
-    """Make `retrieval_prompts.needle_prompt` at every length and depth, seed after seed."""
+    """Make needle prompts of `retrieval_prompts.make_prompt` at every length and depth, seed after seed."""
     return _retrieval("needle", metadata)
 
 

@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 
 from ....errors import TopThetaError, TopThetaValueError, shortened
@@ -73,7 +72,7 @@ def load_task(entry: Any, tokenizer: PreTrainedTokenizerBase, metadata: Mapping[
         metadata: what the task makes of itself; it takes precedence over that of the YAML file.
 
     Raises:
-        TopThetaValueError: its documents or modules cannot be had.
+        TopThetaValueError: it cannot be loaded.
     """
     from lm_eval.tasks import TaskManager
 
@@ -87,37 +86,21 @@ def load_task(entry: Any, tokenizer: PreTrainedTokenizerBase, metadata: Mapping[
             return manager.load(entry.name)["tasks"][entry.name]
         except TopThetaError:
             raise
-        except ImportError as error:
-            raise TopThetaValueError(
-                "task",
-                f"the modules of {entry.name}",
-                first_line(error),
-                "install them and run the same again",
-            ) from error
-        # whatever keeps the documents away: no network, no disk, a repository that is gone or asks for leave
+        # whatever keeps the task away: a module, the network, a repository that is gone, a definition that is wrong
         except Exception as error:
-            if not _was_loading(error):
-                expected = f"a definition and a first document of {entry.name} that lm-eval understands"
-                remedy = f"see {entry.yaml_path}, and whether a prompt, an answer or a choice is empty or missing"
-                raise TopThetaValueError("task", expected, first_line(error), remedy) from error
             config = entry.cfg or {}
             parts = [part for part in (config.get("dataset_path"), config.get("dataset_name")) if part]
             raise TopThetaValueError(
-                "task",
-                f"the documents of {entry.name}" + (f" ({', '.join(parts)})" if parts else ""),
+                "task", f"a task {entry.name} that can be loaded" + (f" ({', '.join(parts)})" if parts else ""),
                 first_line(error),
-                "load them once where there is a network; the folder HF_HOME holds them then",
-            ) from error
+                f"install what it needs, see {entry.yaml_path}, or load it once where there is a network; the folder "
+                "HF_HOME holds its documents then",
+            ) from error  # fmt: skip
 
 
 def first_line(error: Exception) -> str:
     """Shorten an error of lm-eval to one line of a message."""
     return shortened(f"{type(error).__name__}: {error}".splitlines()[0])
-
-
-def _was_loading(error: Exception) -> bool:
-    """Tell whether lm-eval was fetching the documents, not looking at what it had of them."""
-    return any(frame.f_code.co_name == "download" for frame, _ in walk_tb(error.__traceback__))
 
 
 def _hush() -> None:

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import PreTrainedModel
 
-from ....errors import TopThetaValueError, shown
-from ..prefix import Likelihood, check_tokens, run_prefix, score
-from .requests import check_room
+from ....errors import TopThetaValueError
+from ..prefix import Likelihood, run_prefix, score
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -29,8 +28,7 @@ def harness_model(
 ) -> Any:
     """Make lm-eval's ``HFLM`` for a model, which runs a context once for all of its continuations.
 
-    Its attribute ``truncated`` counts the requests that were longer than the model's context and lost their beginning,
-    ``encoded_alone`` the answers of which the context's last token would have taken every letter.
+    Its attribute ``truncated`` counts the requests that were longer than the model's context and lost their beginning.
 
     Args:
         model: in evaluation mode.
@@ -63,19 +61,14 @@ def _model_class() -> type:
     class HarnessModel(HFLM):  # type: ignore[misc, unused-ignore]
         answered: Callable[[int], None]
         truncated = 0
-        encoded_alone = 0
 
         def loglikelihood(self, requests: Any, disable_tqdm: bool = True) -> Any:
-            texts = [request.args for request in requests]
-            return self._loglikelihood_tokens([(each, *self._encode_pair(*each)) for each in texts])
+            return super().loglikelihood(requests, disable_tqdm=True)
 
         def loglikelihood_rolling(self, requests: Any, disable_tqdm: bool = True) -> Any:
             return super().loglikelihood_rolling(requests, disable_tqdm=True)
 
         def generate_until(self, requests: Any, disable_tqdm: bool = True) -> Any:
-            for request in requests:
-                prompt, settings = request.args
-                check_room(len(self.tok_encode(prompt)), settings, self.max_length)
             return super().generate_until(requests, disable_tqdm=True)
 
         def tok_batch_encode(
@@ -83,31 +76,7 @@ def _model_class() -> type:
         ) -> Any:
             if left_truncate_len:
                 self.truncated += sum(len(self.tok_encode(text)) > left_truncate_len for text in strings)
-            tokens, mask = super().tok_batch_encode(strings, *args, left_truncate_len=left_truncate_len, **kwargs)
-            if not tokens.shape[1]:  # as lm-eval begins a text that is only scored
-                tokens = torch.tensor([[self.prefix_token_id]] * len(strings), dtype=torch.int64, device="cpu")
-                mask = torch.ones_like(tokens)
-            check_tokens(self.model, tokens)
-            return tokens, mask
-
-        def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
-            """Split as lm-eval does, which has no rule for a blank context and for an answer without a token."""
-            rest = context.rstrip()
-            answer = context[len(rest) :] + continuation
-            if rest:
-                before, tokens = super()._encode_pair(context, continuation)
-            else:
-                before, tokens = [self.prefix_token_id], self.tok_encode(answer, add_special_tokens=False)
-                tokens = tokens[1:] if tokens[:1] == before else tokens
-            if not tokens:
-                tokens = self.tok_encode(answer, add_special_tokens=False)
-                self.encoded_alone += 1
-            if not tokens or not continuation:
-                expected = "answers that the tokenizer encodes"
-                raise TopThetaValueError(
-                    "task", expected, shown(continuation), "mend such documents, or leave them out of the task"
-                )
-            return before, tokens
+            return super().tok_batch_encode(strings, *args, left_truncate_len=left_truncate_len, **kwargs)
 
         def _loglikelihood_tokens(self, requests: list[_Request], *_: Any, **__: Any) -> list[Likelihood]:
             contexts: dict[tuple[int, ...], dict[int, _Request]] = {}
@@ -120,6 +89,11 @@ def _model_class() -> type:
 
         def _cut(self, context: list[int], continuation: list[int]) -> tuple[int, ...]:
             """Take the end of a context that leaves room for the continuation but its last token."""
+            if not context or not continuation:
+                expected = "prompts and answers that have tokens of their own"
+                raise TopThetaValueError(
+                    "task", expected, "one without", "mend such documents, or leave them out of the task"
+                )
             room = self.max_length + 1 - len(continuation)
             if room < 1:
                 raise TopThetaValueError(
