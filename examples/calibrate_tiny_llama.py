@@ -23,7 +23,7 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 
 from toptheta_npu.evaluation import corpus
 from toptheta_npu.evaluation.measurement import perplexity
-from toptheta_npu.evaluation.methods import kinds
+from toptheta_npu.evaluation.methods.kinds import make_method
 from toptheta_npu.evaluation.tasks.perplexity import PerplexityTask
 from toptheta_npu.models import calibrate
 from toptheta_npu.thresholds import ThresholdTable
@@ -86,7 +86,7 @@ def main(
         ]
         for name, ks, table in tables:
             for k in ks:
-                found = task.measure(kinds.top_theta(table, k, compensated=True), llama)
+                found = task.measure(make_method("top-theta", k, table), llama)
                 entry = {"placement": placement, "estimator": name, "k": k, "kept_over_k": found.reads.kept_mean / k}
                 record.append(entry | {"perplexity": perplexity(fmean(found.scores))})
                 console.print(record[-1])

@@ -13,9 +13,8 @@ from benchmarks.real_model_study.results import Lines
 from benchmarks.real_model_study.settings import OTHERS, Arm, Part, environment
 from benchmarks.real_model_study.texts import Windows, digest
 from toptheta_npu.evaluation.measurement import Measurement
-from toptheta_npu.evaluation.methods.kinds import parse_method
+from toptheta_npu.evaluation.methods.kinds import make_method
 from toptheta_npu.evaluation.methods.method import Method
-from toptheta_npu.evaluation.methods.spec import make_method
 from toptheta_npu.evaluation.sweep import table_digest
 from toptheta_npu.evaluation.tasks.perplexity import PerplexityTask
 from toptheta_npu.models.fingerprint.model import model_fingerprint
@@ -78,7 +77,7 @@ def _figures(found: Measurement) -> dict[str, Any]:
 def method_of(arm: Arm, table: ThresholdTable) -> Method:
     """Make the method of an arm; in the first layers, methods of others keep the k of the thresholds there."""
     if arm.k is None:
-        return make_method(parse_method(arm.method))
+        return make_method(arm.method)
     of_others = arm.method in {other.method for other in OTHERS}
     targets = [least or arm.k for least in table.layer_k] if of_others else table.layer_targets(arm.k)
-    return make_method(parse_method(arm.method), arm.k, table, targets)
+    return make_method(arm.method, arm.k, table, targets)

@@ -18,9 +18,8 @@ from benchmarks.real_model_study.questions import places, question_of
 from benchmarks.real_model_study.results import Lines
 from benchmarks.real_model_study.settings import Asked, environment
 from benchmarks.real_model_study.texts import Document
-from toptheta_npu.evaluation.methods.kinds import parse_method
+from toptheta_npu.evaluation.methods.kinds import make_method
 from toptheta_npu.evaluation.methods.method import Method
-from toptheta_npu.evaluation.methods.spec import make_method
 from toptheta_npu.evaluation.read_counter import ReadCounter
 from toptheta_npu.evaluation.tasks.prefix import Prefix, run_prefix, score_all
 from toptheta_npu.evaluation.tasks.retrieval_prompts import RetrievalPrompt, choice_tokens
@@ -53,7 +52,7 @@ def measure(
             prompt = question_of(tokenizer, place, documents)
             choices, before = choice_tokens(tokenizer, prompt), run_prefix(model, prompt.tokens[: prompt.query_start])
             for arm in arms:
-                found = _answer(model, make_method(parse_method(arm.method)), prompt, choices, before)
+                found = _answer(model, make_method(arm.method), prompt, choices, before)
                 lines.add({**asdict(place), "arm": arm.name, **found})
             console.print(f"retrieval: {place}")
 

@@ -11,7 +11,7 @@ from tests.tiers import full
 from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
 from toptheta_npu.evaluation import corpus
 from toptheta_npu.evaluation.measurement import Measurement
-from toptheta_npu.evaluation.methods import kinds
+from toptheta_npu.evaluation.methods.kinds import make_method
 from toptheta_npu.evaluation.results import Point
 from toptheta_npu.evaluation.summary import change
 from toptheta_npu.evaluation.tasks.perplexity import PerplexityTask
@@ -65,9 +65,9 @@ def test_committed_thresholds_keep_k_on_held_out_text(committed: dict[Point, Mea
 @full
 def test_the_trade_here_and_now(task: PerplexityTask) -> None:
     table = load_tiny_llama_thresholds("post_softmax")
-    dense = task.measure(kinds.dense(), task.model)
-    theta = task.measure(kinds.top_theta(table, 64, compensated=True), task.model)
-    last = task.measure(kinds.last_k(256, table.layer_targets(64)), task.model)
+    dense = task.measure(make_method("dense"), task.model)
+    theta = task.measure(make_method("top-theta", 64, table), task.model)
+    last = task.measure(make_method("last-k", 256, targets=table.layer_targets(64)), task.model)
     assert saves_at_no_loss(dense, theta, last)
     assert theta.reads.kept_over_target == pytest.approx(1, abs=0.25)  # two windows only
 

@@ -17,7 +17,7 @@ from tests.tiers import full
 from toptheta_npu import cli
 from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
 from toptheta_npu.errors import TopThetaValueError
-from toptheta_npu.evaluation.methods import kinds
+from toptheta_npu.evaluation.methods.kinds import make_method
 from toptheta_npu.evaluation.methods.method import Method
 from toptheta_npu.evaluation.tasks.harness import documents, lookup
 from toptheta_npu.evaluation.tasks.harness.lookup import LOCAL_TASKS, find_task, load_task
@@ -48,7 +48,7 @@ def tokenizer(loaded: tuple[LlamaForCausalLM, PreTrainedTokenizerBase]) -> PreTr
 
 @pytest.fixture(scope="module")
 def sparse() -> Method:
-    return kinds.top_theta(load_tiny_llama_thresholds("post_softmax"), 64, compensated=True)
+    return make_method("top-theta", 64, load_tiny_llama_thresholds("post_softmax"))
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def all_pass() -> Method:
     """Top-θ with thresholds that everything passes."""
     table = load_tiny_llama_thresholds("post_softmax")
     table = dataclasses.replace(table, theta=torch.full_like(table.theta, -torch.inf))
-    return kinds.top_theta(table, 64, compensated=True)
+    return make_method("top-theta", 64, table)
 
 
 def stock(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase) -> Any:
@@ -139,7 +139,7 @@ def test_every_call_has_a_batch_of_one_and_a_context_runs_once(
     calls: list[torch.Size] = []
     hook = model.model.embed_tokens.register_forward_pre_hook(lambda _, given: calls.append(given[0].shape))
     for name in ("toptheta_needle", "toptheta_key_value_generate"):
-        LmEvalTask(name, tokenizer, metadata=SMALL).measure(kinds.dense(), model)
+        LmEvalTask(name, tokenizer, metadata=SMALL).measure(make_method("dense"), model)
     hook.remove()
     assert {batch for batch, _ in calls} == {1}
     assert [length for _, length in calls if length > 20] == [192] * 4
@@ -172,9 +172,9 @@ def test_generation_has_dense_prompts_and_sparse_steps(
 @pytest.mark.parametrize("which", ["dense", "top_k", "last_k"])
 def test_any_method_can_be_entered_for_its_decode_steps_alone(model: LlamaForCausalLM, which: str) -> None:
     method = {
-        "dense": kinds.dense(),
-        "top_k": kinds.top_k(8, [8] * 6),
-        "last_k": kinds.last_k(8, [8] * 6),
+        "dense": make_method("dense"),
+        "top_k": make_method("top-k", 8, targets=[8] * 6),
+        "last_k": make_method("last-k", 8, targets=[8] * 6),
     }[which]
     prompt = torch.arange(40)[None]
     with torch.no_grad():
@@ -198,7 +198,7 @@ def test_a_generation_without_a_decode_step_is_refused(
     )
     task = LmEvalTask("short", tokenizer, include_path=[tmp_path], metadata=SMALL)
     with pytest.raises(TopThetaValueError, match="task: expected decode steps, which attend by the method, got none"):
-        task.measure(kinds.dense(), model)
+        task.measure(make_method("dense"), model)
 
 
 MULTIPLE_CHOICE = (
@@ -259,7 +259,7 @@ def test_a_generation_that_the_context_has_no_room_for_is_refused(
     with pytest.raises(TopThetaValueError, match=message):
         task.check_room(4096)
     with pytest.raises(TopThetaValueError, match=message):
-        task.measure(kinds.dense(), model)
+        task.measure(make_method("dense"), model)
 
 
 @pytest.mark.parametrize(
@@ -280,12 +280,12 @@ def test_limit_progress_and_the_callers_random_state(
     states = [random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()]  # type: ignore[index]
     task = LmEvalTask("toptheta_needle", tokenizer, limit=3, metadata={**SMALL, "seeds": 5})
     seen: list[int] = []
-    measurement = task.measure(kinds.dense(), model, seen.append)
+    measurement = task.measure(make_method("dense"), model, seen.append)
     assert task.name == "toptheta_needle"
     assert task.samples == len(measurement.scores) == 3
     assert seen == [1, 2, 3]
     assert states == [random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()]  # type: ignore[index]
-    assert task.measure(kinds.dense(), model) == measurement
+    assert task.measure(make_method("dense"), model) == measurement
 
 
 def test_the_documents_need_a_tokenizer() -> None:
@@ -414,11 +414,11 @@ import sys
 from toptheta_npu.evaluation.tasks.language import LmEvalTask
 assert "lm_eval" not in sys.modules
 from toptheta_npu.assets import load_tiny_llama
-from toptheta_npu.evaluation.methods import kinds
+from toptheta_npu.evaluation.methods.kinds import make_method
 import transformers
 transformers.utils.logging.disable_progress_bar()
 model, tokenizer = load_tiny_llama()
-LmEvalTask("toptheta_needle", tokenizer, limit=1, metadata={"lengths": [128]}).measure(kinds.dense(), model)
+LmEvalTask("toptheta_needle", tokenizer, limit=1, metadata={"lengths": [128]}).measure(make_method("dense"), model)
 """
 
 

@@ -16,9 +16,9 @@ from torch import Tensor
 from tests.evaluation.small_model import logits_and_statistics, random_windows, small_model
 from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
 from toptheta_npu.evaluation.methods.after_top_k import after_top_k
-from toptheta_npu.evaluation.methods.kinds import KINDS, parse_method
+from toptheta_npu.evaluation.methods.kinds import KINDS, make_method, parse_method
 from toptheta_npu.evaluation.methods.method import EVERY_KEY, Method
-from toptheta_npu.evaluation.methods.spec import MethodKind, Option, make_method
+from toptheta_npu.evaluation.methods.spec import MethodKind, Option
 from toptheta_npu.fallback.prefill import RowChunk
 
 _VALUES = {
@@ -134,12 +134,12 @@ def test_specs_say_which_points_there_are() -> None:
 )
 def test_what_a_method_needs_must_be_given(text: str, arguments: dict[str, object], message: str) -> None:
     with pytest.raises(TopThetaValueError, match=message):
-        make_method(parse_method(text), **arguments)  # type: ignore[arg-type]
+        make_method(text, **arguments)  # type: ignore[arg-type]
 
 
 def test_methods_carry_the_label_and_k_of_their_spec() -> None:
-    assert make_method(parse_method("dense")).family == "dense"
-    made = make_method(parse_method("top-k:layer_k=equal,sdc=none"), 8, targets=[16, 16, 8, 8])
+    assert make_method("dense").family == "dense"
+    made = make_method("top-k:layer_k=equal,sdc=none", 8, targets=[16, 16, 8, 8])
     assert (made.family, made.k) == ("Top-k, equal k", 8)
     assert made.key_reads == EVERY_KEY
 
@@ -159,7 +159,7 @@ def test_an_entry_makes_a_method(monkeypatch: pytest.MonkeyPatch) -> None:
         def select(chunk: RowChunk) -> Tensor:
             return torch.arange(chunk.scores.shape[-1]).remainder(step).eq(0).expand_as(chunk.scores)
 
-        return Method("every", None, lambda model: after_top_k(model, targets, select))
+        return Method("every so many, every 4.", None, lambda model: after_top_k(model, targets, select))
 
     kind = MethodKind(
         "every", "every so many", make=lambda spec, setting: every(spec.options["step"], setting.targets),
@@ -168,7 +168,7 @@ def test_an_entry_makes_a_method(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(KINDS, "every", kind)
     spec = parse_method("every:step=4")
     assert (spec.text, spec.label) == ("every:step=4", "every so many, every 4.")
-    method, model = make_method(spec, 8, targets=[8] * 4), small_model()
+    method, model = spec.make(8, targets=[8] * 4), small_model()
     _, layers = logits_and_statistics(method, model, random_windows(1, seed=1))
     assert method.family == spec.label
     assert torch.equal(layers[2].kept[:, 0], (layers[2].keys + 3) // 4)

@@ -12,10 +12,8 @@ from transformers import LlamaForCausalLM
 
 from tests.evaluation.small_model import K, logits_and_statistics, random_windows, small_model, thresholds
 from toptheta_npu.errors import TopThetaValueError
-from toptheta_npu.evaluation.methods import kinds
-from toptheta_npu.evaluation.methods.kinds import parse_method
-from toptheta_npu.evaluation.methods.method import Compensation, KeyReads
-from toptheta_npu.evaluation.methods.spec import make_method
+from toptheta_npu.evaluation.methods.kinds import make_method
+from toptheta_npu.evaluation.methods.method import KeyReads
 from toptheta_npu.models import calibrate_discarded_mass, sparsify
 from toptheta_npu.models.sparse.statistics import LayerStatistics
 from toptheta_npu.thresholds import ThresholdTable
@@ -50,7 +48,7 @@ def test_thresholds_take_every_compensation(
     model: LlamaForCausalLM, windows: Tensor, pre: ThresholdTable, sdc: Any, vmc: int
 ) -> None:
     gamma = ",gamma=0.3" if sdc == "exp_threshold" else ""
-    method = make_method(parse_method(f"top-theta:sdc={sdc},vmc={str(bool(vmc)).lower()}{gamma}"), K, pre)
+    method = make_method(f"top-theta:sdc={sdc},vmc={str(bool(vmc)).lower()}{gamma}", K, pre)
     logits, _ = logits_and_statistics(method, model, windows)
     with torch.inference_mode(), sparsify(
         model, pre, k=K, sdc=sdc, sdc_gamma=0.3 if gamma else 0.05, vmc=bool(vmc), prefill="thresholded"
@@ -65,54 +63,32 @@ def test_no_two_compensations_are_the_same(model: LlamaForCausalLM, windows: Ten
         "top-theta:sdc=offline,vmc=false", "top-theta:selection=union", "top-theta-capped",
         "top-theta-capped:keep=first_and_last",
     ]  # fmt: skip
-    made = [make_method(parse_method(text), K, pre) for text in texts]
+    made = [make_method(text, K, pre) for text in texts]
     sums = {round(logits_and_statistics(method, model, windows)[0].abs().sum().item(), 3) for method in made}
     assert len(sums) == len({method.family for method in made}) == len(texts)
 
 
 @pytest.mark.parametrize(
-    ("compensation", "message"),
+    ("text", "k", "name", "message"),
     [
-        (Compensation("none", False), "sdc='none' needs placement='pre_softmax'"),
-        (Compensation("exp_threshold"), "sdc='exp_threshold' needs placement='pre_softmax'"),
+        ("top-theta:sdc=none", K, "post", "sdc='none' needs placement='pre_softmax'"),
+        ("top-theta:sdc=exp_threshold", K, "post", "sdc='exp_threshold' needs placement='pre_softmax'"),
+        ("top-theta:sdc=offline", K, "bare", "discarded_mass: expected the cal"),
+        ("top-theta", 3 * K, "pre", "k: expected 8 to 16, the calibrated range"),
+        ("top-theta-capped", 3 * K, "pre", "k: expected 8 to 16, the calibrated range"),
     ],
 )
-def test_after_the_softmax_the_denominator_is_exact(
-    post: ThresholdTable, compensation: Compensation, message: str
-) -> None:
-    with pytest.raises(TopThetaValueError, match=message):
-        kinds.top_theta(post, K, compensated=compensation)
-    assert kinds.top_theta(post, K, compensated=False).family == "Top-θ post"
-
-
 def test_what_cannot_run_is_refused_before_it_runs(
-    model: LlamaForCausalLM, windows: Tensor, pre: ThresholdTable
+    model: LlamaForCausalLM, windows: Tensor, request: pytest.FixtureRequest, text: str, k: int, name: str, message: str
 ) -> None:
-    bare = thresholds(model, windows, "pre_softmax")
-    refused: list[tuple[Any, str]] = [
-        (
-            lambda: kinds.top_theta(bare, K, compensated=Compensation("offline")),
-            "discarded_mass: expected the cal",
-        ),
-        (lambda: kinds.top_theta(pre, 3 * K, compensated=True), "k: expected 8 to 16, the calibrated range"),
-        (lambda: kinds.top_theta(pre, K, compensated=Compensation("none")), "vmc excludes sdc='none'"),
-        (lambda: kinds.top_theta(pre, K, compensated=True, selection="all"), "selection: expected one of own, union"),
-        (
-            lambda: kinds.top_theta(pre, K, compensated=Compensation("offline"), selection="union"),
-            "sdc: expected one of none, exact, got 'offline'",
-        ),
-        (lambda: kinds.top_k(K, TARGETS, compensated=Compensation("offline")), "sdc: expected one of none, exact"),
-        (lambda: kinds.pages(K, TARGETS, page=0), "page: expected at least 1 key, got 0"),
-        (lambda: kinds.top_theta_capped(pre, K, "oldest"), "keep: expected one of recent, first_and_last"),
-    ]
-    for make, message in refused:
-        with pytest.raises(TopThetaValueError, match=re.escape(message)):
-            make()
+    table = thresholds(model, windows, "pre_softmax") if name == "bare" else request.getfixturevalue(name)
+    with pytest.raises(TopThetaValueError, match=re.escape(message)):
+        make_method(text, k, table)
 
 
 @pytest.mark.parametrize("selection", ["union", "own"])
 def test_thresholds_of_another_model_are_refused_under_every_selection(pre: ThresholdTable, selection: Any) -> None:
-    method = kinds.top_theta(pre, K, compensated=True, selection=selection)
+    method = make_method(f"top-theta:selection={selection}", K, pre)
     other = small_model(layers=3)
     with pytest.raises(TopThetaValueError, match="3 layers x 4 heads, as the model has"), method.enter(other):
         pass
@@ -124,7 +100,7 @@ def test_thresholds_of_another_model_are_refused_under_every_selection(pre: Thre
 def test_heads_of_a_group_keep_its_union(
     model: LlamaForCausalLM, windows: Tensor, pre: ThresholdTable, text: str
 ) -> None:
-    own, union = (make_method(parse_method(each), K, pre, TARGETS) for each in (text.replace("union", "own"), text))
+    own, union = (make_method(each, K, pre, TARGETS) for each in (text.replace("union", "own"), text))
     before, after = (logits_and_statistics(method, model, windows)[1] for method in (own, union))
     for layer in after:
         assert torch.equal(layer.kept, layer.value_rows.repeat_interleave(2, dim=1))
@@ -135,7 +111,7 @@ def test_heads_of_a_group_keep_its_union(
 
 def test_top_k_may_be_equal_in_all_layers(model: LlamaForCausalLM, windows: Tensor) -> None:
     for text, expected in (("top-k", TARGETS), ("top-k:layer_k=equal", [K] * 4)):
-        _, layers = logits_and_statistics(make_method(parse_method(text), K, targets=TARGETS), model, windows)
+        _, layers = logits_and_statistics(make_method(text, K, targets=TARGETS), model, windows)
         assert [int(layer.kept.max()) for layer in layers] == expected
 
 
@@ -146,8 +122,8 @@ def check_first_layers(layers: list[LayerStatistics]) -> None:
 
 
 def test_last_k_and_pages_keep_k_after_first_layers_of_top_k(model: LlamaForCausalLM, windows: Tensor) -> None:
-    methods = {kinds.last_k(K, TARGETS): KeyReads(0, 1), kinds.pages(K, TARGETS, page=4): KeyReads(0.5, 1)}
-    for method, key_reads in methods.items():
+    for text, key_reads in (("last-k", KeyReads(0, 1)), ("pages:page=4", KeyReads(0.5, 1))):
+        method = make_method(text, K, targets=TARGETS)
         _, layers = logits_and_statistics(method, model, windows)
         check_first_layers(layers)
         # a page of 4, and the last one, of 1 to 4
@@ -156,22 +132,3 @@ def test_last_k_and_pages_keep_k_after_first_layers_of_top_k(model: LlamaForCaus
             assert torch.equal(layer.kept, layer.keys.clamp(max=most)[:, None].expand_as(layer.kept))
         assert method.key_reads == key_reads
     assert KeyReads(2 / 16, 1.0).rows(160, 30) == 50
-
-
-def test_names_of_functions_and_of_words_agree(pre: ThresholdTable, post: ThresholdTable) -> None:
-    pairs = [
-        (kinds.dense(), "dense", None),
-        (kinds.top_k(K, TARGETS), "top-k", None),
-        (kinds.last_k(K, TARGETS), "last-k", None),
-        (kinds.pages(K, TARGETS), "pages", None),
-        (kinds.top_k(K, TARGETS, compensated=False, selection="union"), "top-k:sdc=none,selection=union", None),
-        (kinds.top_theta(post, K, compensated=True), "top-theta", post),
-        (kinds.top_theta(post, K, compensated=False), "top-theta:vmc=false", post),
-        (kinds.top_theta(pre, K, compensated=True), "top-theta", pre),
-        (kinds.top_theta(pre, K, compensated=False, selection="union"), "top-theta:sdc=none,selection=union", pre),
-        (kinds.top_theta(pre, K, compensated=Compensation("offline")), "top-theta:sdc=offline", pre),
-        (kinds.top_theta_capped(post, K, "recent"), "top-theta-capped", post),
-    ]
-    for method, text, table in pairs:
-        made = make_method(parse_method(text), K, table, TARGETS)
-        assert (made.family, made.k, made.key_reads) == (method.family, method.k, method.key_reads)

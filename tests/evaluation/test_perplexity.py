@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.evaluation.measurement import Measurement, perplexity
-from toptheta_npu.evaluation.methods import kinds
+from toptheta_npu.evaluation.methods.kinds import make_method
 from toptheta_npu.evaluation.methods.method import Method
 from toptheta_npu.evaluation.tasks.perplexity import PerplexityTask
 from toptheta_npu.evaluation.tasks.prefix import run_prefix, score
@@ -56,10 +56,10 @@ def table(model: LlamaForCausalLM, windows: torch.Tensor) -> ThresholdTable:
 
 def families(task: PerplexityTask, table: ThresholdTable) -> Iterator[Method]:
     targets = table.layer_targets(8)
-    yield kinds.top_theta(table, 8, compensated=True)
-    yield kinds.top_theta(table, 8, compensated=False)
-    yield kinds.top_k(8, targets)
-    yield kinds.last_k(8, targets)
+    yield make_method("top-theta", 8, table)
+    yield make_method("top-theta:sdc=none", 8, table)
+    yield make_method("top-k", 8, targets=targets)
+    yield make_method("last-k", 8, targets=targets)
 
 
 def measured(task: PerplexityTask, method: Method) -> Measurement:
@@ -70,7 +70,7 @@ def test_dense_is_the_plain_model(task: PerplexityTask, model: LlamaForCausalLM,
     with torch.no_grad():
         logits = model(windows).logits[:, -POSITIONS - 1 : -1]
     expected = math.exp(F.cross_entropy(logits.flatten(0, 1), windows[:, -POSITIONS:].flatten()).item())
-    result = measured(task, kinds.dense())
+    result = measured(task, make_method("dense"))
     assert perplexity(fmean(result.scores)) == pytest.approx(expected, rel=1e-5)
     # rows of 72 to 95 keys, all of them kept and read
     assert result.reads.kept_mean == result.reads.keys_mean == (LENGTH - POSITIONS + LENGTH - 1) / 2
@@ -78,29 +78,29 @@ def test_dense_is_the_plain_model(task: PerplexityTask, model: LlamaForCausalLM,
 
 
 def test_methods_differ_and_leave_the_prefix_alone(task: PerplexityTask, table: ThresholdTable) -> None:
-    before = measured(task, kinds.dense())
+    before = measured(task, make_method("dense"))
     results = [measured(task, method) for method in families(task, table)]
     assert len({result.scores for result in results}) == len(results)
-    assert measured(task, kinds.dense()) == before
+    assert measured(task, make_method("dense")) == before
 
 
 def test_counts_follow_the_rule(task: PerplexityTask, table: ThresholdTable) -> None:
     targets = table.layer_targets(8)
-    top = measured(task, kinds.top_k(8, targets))
+    top = measured(task, make_method("top-k", 8, targets=targets))
     assert top.reads.kept_mean == 8
     assert top.reads.kept_over_target == 1
     assert top.reads_all.kept_mean == 12  # two layers at 16, two at 8
-    last = measured(task, kinds.last_k(8, targets))
+    last = measured(task, make_method("last-k", 8, targets=targets))
     assert last.reads.value_rows_mean == last.reads.kept_mean == last.reads.key_rows_mean == 8
-    theta = measured(task, kinds.top_theta(table, 8, compensated=True))
+    theta = measured(task, make_method("top-theta", 8, table))
     assert theta.reads.kept_over_target == pytest.approx(1, abs=0.25)
     assert theta.reads.value_rows_mean <= 2 * theta.reads.kept_mean
 
 
 def test_capped_thresholds_keep_at_most_k(task: PerplexityTask, table: ThresholdTable) -> None:
-    plain = measured(task, kinds.top_theta(table, 8, compensated=True))
+    plain = measured(task, make_method("top-theta", 8, table))
     for keep in ("recent", "first_and_last"):
-        capped = measured(task, kinds.top_theta_capped(table, 8, keep))
+        capped = measured(task, make_method(f"top-theta-capped:keep={keep}", 8, table))
         assert capped.reads.value_rows_max <= 2 * 8  # two query heads
         assert capped.reads.empty_share
         assert capped.reads.kept_mean < plain.reads.kept_mean
@@ -116,14 +116,14 @@ def test_positions_must_leave_a_prefix(model: LlamaForCausalLM, windows: torch.T
 def test_prefixes_that_do_not_fit_run_again_densely(
     task: PerplexityTask, table: ThresholdTable, prefix_bytes: int
 ) -> None:
-    method = kinds.top_theta(table, 8, compensated=True)
+    method = make_method("top-theta", 8, table)
     small = PerplexityTask(task.model, task.windows, POSITIONS, prefix_bytes=prefix_bytes)
     assert measured(small, method).scores == measured(task, method).scores
 
 
 def test_a_measurement_has_its_samples_and_layers(task: PerplexityTask, table: ThresholdTable) -> None:
     seen: list[int] = []
-    found = task.measure(kinds.top_theta(table, 8, compensated=True), task.model, seen.append)
+    found = task.measure(make_method("top-theta", 8, table), task.model, seen.append)
     assert (task.name, task.samples, seen) == ("perplexity", 3, [1, 2, 3])
     assert (found.metric, found.higher_is_better) == ("nats per token", False)
     assert len(found.layers) == 4

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.models.tiny import K, model_of, new_model, tokens
-from toptheta_npu.evaluation.methods import kinds
+from toptheta_npu.evaluation.methods.kinds import make_method
 from toptheta_npu.evaluation.methods.method import KeyReads, Method
 from toptheta_npu.evaluation.methods.top_k import select_top_k
 from toptheta_npu.evaluation.read_counter import ReadCounter, SamplesRead, summarise
@@ -95,7 +95,7 @@ def test_layers_without_rows_read_nothing() -> None:
         empty = recording.summaries()
     reads = summarise(empty)
     assert (reads.kept_mean, reads.value_rows_p95, reads.keys_mean, reads.empty_share) == (0, 0, 0, 0)
-    counter = ReadCounter(kinds.top_k(4, [4, 4]))
+    counter = ReadCounter(make_method("top-k", 4, targets=[4, 4]))
     counter.add(empty)
     found = counter.result()
     assert found.layers[0].kept_over_target == (None,) * 4

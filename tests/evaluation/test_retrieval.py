@@ -15,7 +15,7 @@ from tests.tiers import full
 from toptheta_npu.assets import TINY_LLAMA, load_tiny_llama
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.evaluation import corpus
-from toptheta_npu.evaluation.methods import kinds
+from toptheta_npu.evaluation.methods.kinds import make_method
 from toptheta_npu.evaluation.tasks import retrieval_prompts
 from toptheta_npu.evaluation.tasks.prefix import run_prefix, score_all
 from toptheta_npu.evaluation.tasks.retrieval import RetrievalTask
@@ -194,4 +194,4 @@ def test_choices_share_one_prefill_and_score_as_the_whole_text(
 def test_the_embedded_model_retrieves(kind: retrieval_prompts.Kind) -> None:
     model, tokenizer = load_tiny_llama()
     task = RetrievalTask(model, tokenizer, kind, (512,), (0.0, 0.3, 0.7, 1.0), range(4))
-    assert sum(task.measure(kinds.dense(), model).scores) >= 15  # guessing gives 2
+    assert sum(task.measure(make_method("dense"), model).scores) >= 15  # guessing gives 2

@@ -11,7 +11,7 @@ from tests.evaluation.test_retrieval import likelihoods, prompts
 from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.evaluation import corpus
-from toptheta_npu.evaluation.methods import kinds
+from toptheta_npu.evaluation.methods.kinds import make_method
 from toptheta_npu.evaluation.methods.method import Method
 from toptheta_npu.evaluation.tasks import retrieval_prompts
 from toptheta_npu.evaluation.tasks.prefix import run_prefix, score
@@ -42,12 +42,12 @@ def task(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase) -> Retriev
 
 @pytest.fixture(scope="module")
 def sparse() -> Method:
-    return kinds.top_theta(load_tiny_llama_thresholds("post_softmax"), 32, compensated=True)
+    return make_method("top-theta", 32, load_tiny_llama_thresholds("post_softmax"))
 
 
 def test_a_prompt_per_length_depth_and_seed(task: RetrievalTask, model: LlamaForCausalLM) -> None:
     seen: list[int] = []
-    measurement = task.measure(kinds.dense(), model, seen.append)
+    measurement = task.measure(make_method("dense"), model, seen.append)
     assert task.name == "key_value"
     assert task.samples == len(measurement.scores) == 4
     assert seen == [1, 2, 3, 4]
@@ -66,7 +66,7 @@ def test_the_first_prompts_are_of_every_length_and_depth(
 def test_dense_scores_are_those_of_the_whole_prompt(
     task: RetrievalTask, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    measurement = task.measure(kinds.dense(), model)
+    measurement = task.measure(make_method("dense"), model)
     for prompt, right, margin in zip(task.prompts, measurement.scores, measurement.details["margin"], strict=True):
         found = likelihoods(model, tokenizer, prompt)
         others = torch.cat([found[: prompt.answer], found[prompt.answer + 1 :]])
@@ -90,7 +90,7 @@ def test_the_text_is_dense_and_the_question_is_not(
                 likelihoods = [score(model, asked, choice).log_likelihood for choice in choices]
         right = likelihoods.pop(prompt.answer)
         assert margin == pytest.approx(right - max(likelihoods), abs=1e-5)
-    assert measurement.details["margin"] != task.measure(kinds.dense(), model).details["margin"]
+    assert measurement.details["margin"] != task.measure(make_method("dense"), model).details["margin"]
     # question and answers: some 15 rows of more keys than the text has; a prefill would have 192 and more
     assert measurement.reads.keys_mean > 192
     assert measurement.reads.kept_mean < 0.4 * measurement.reads.keys_mean
@@ -114,7 +114,7 @@ def test_texts_run_once_and_again_where_memory_ends(
 
 def test_the_prefix_is_not_written_to(task: RetrievalTask, model: LlamaForCausalLM, sparse: Method) -> None:
     before = task.measure(sparse, model)
-    task.measure(kinds.top_k(32, [32] * 6), model)
+    task.measure(make_method("top-k", 32, targets=[32] * 6), model)
     assert task.measure(sparse, model) == before
 
 
@@ -123,8 +123,8 @@ def test_an_error_in_progress_ends_the_measurement(task: RetrievalTask, model: L
         raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        task.measure(kinds.dense(), model, stop)
-    assert task.measure(kinds.dense(), model).scores  # the model is out of the context again
+        task.measure(make_method("dense"), model, stop)
+    assert task.measure(make_method("dense"), model).scores  # the model is out of the context again
 
 
 def test_prompts_without_a_sparse_row_are_refused_or_counted(
@@ -134,9 +134,9 @@ def test_prompts_without_a_sparse_row_are_refused_or_counted(
     with pytest.raises(
         TopThetaValueError, match=r"lengths: expected prompts of more than k = 256 tokens, got at most 256"
     ):
-        task.measure(kinds.top_theta(table, 256, compensated=True), model)
+        task.measure(make_method("top-theta", 256, table), model)
     short_and_long = RetrievalTask(model, tokenizer, "needle", (64, 192), (0.5,), (0,))
-    measurement = short_and_long.measure(kinds.top_theta(table, 128, compensated=True), model)
+    measurement = short_and_long.measure(make_method("top-theta", 128, table), model)
     assert measurement.details["dense_prompts"] == 1
 
 

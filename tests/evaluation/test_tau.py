@@ -12,8 +12,7 @@ from torch import Tensor
 
 from tests.evaluation.small_model import logits_and_statistics, random_windows, small_model
 from toptheta_npu.errors import TopThetaValueError
-from toptheta_npu.evaluation.methods.kinds import parse_method
-from toptheta_npu.evaluation.methods.spec import make_method
+from toptheta_npu.evaluation.methods.kinds import make_method
 from toptheta_npu.evaluation.methods.tau import Lse, select_probable
 from toptheta_npu.fallback.prefill import Prompt, RowChunk, row_chunks
 from toptheta_npu.fallback.sampled import sampled_keys
@@ -119,7 +118,7 @@ def test_what_cannot_be_is_refused(arguments: tuple[float, Lse, int], message: s
 def test_a_model_needs_no_table_and_keeps_less_with_a_larger_tau() -> None:
     model, windows, kept = small_model(), random_windows(2, 3), []
     for text in ("tau:tau=0.005", "tau:tau=0.05", "tau:tau=0.05,lse=running,tile=8"):
-        _, layers = logits_and_statistics(make_method(parse_method(text)), model, windows)
+        _, layers = logits_and_statistics(make_method(text), model, windows)
         kept.append(sum(float(layer.kept.sum()) for layer in layers))
     assert kept[0] > kept[1] > 0
     assert kept[2] > kept[1]

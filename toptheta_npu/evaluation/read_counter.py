@@ -34,8 +34,8 @@ class ReadCounter:
     Example:
         >>> import torch
         >>> from toptheta_npu.assets import load_tiny_llama
-        >>> from toptheta_npu.evaluation.methods import kinds
-        >>> model, method = load_tiny_llama()[0], kinds.dense()
+        >>> from toptheta_npu.evaluation.methods.kinds import make_method
+        >>> model, method = load_tiny_llama()[0], make_method("dense")
         >>> counter = ReadCounter(method)
         >>> with torch.no_grad(), method.enter(model) as recording:
         ...     for length in (10, 20):

@@ -15,7 +15,7 @@ from ..errors import TopThetaValueError
 from ..thresholds import ThresholdTable
 from .measurement import Measurement, Task
 from .methods.method import DENSER_LAYERS, Method
-from .methods.spec import MethodSpec, make_method
+from .methods.spec import MethodSpec
 from .results import Point, ResultsFile
 
 MakeTask = Callable[[PreTrainedModel], Task]
@@ -67,7 +67,7 @@ class Plan:
     def method(self, spec: MethodSpec, table: str | None, k: int | None) -> Method:
         """Make the method of a point."""
         thresholds = None if table is None else self.tables[table]
-        return make_method(spec, k, thresholds, None if k is None else self.layer_targets(k))
+        return spec.make(k, thresholds, None if k is None else self.layer_targets(k))
 
     def points(self, task: str) -> Iterator[tuple[Point, MethodSpec]]:
         """Yield the points of one task."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...fallback.prefill import Selector
 from .method import Compensation, Method
 from .selecting import selected
-from .spec import MethodKind
+from .spec import MethodKind, MethodSpec, Setting
 
 
 def select_all() -> Selector:
@@ -13,9 +13,9 @@ def select_all() -> Selector:
     return lambda chunk: chunk.visible.expand_as(chunk.scores)
 
 
-def dense() -> Method:
-    """Attend to every element."""
-    return Method("dense", None, lambda model: selected(model, lambda layer: select_all(), Compensation("none", False)))
+def _make(spec: MethodSpec, setting: Setting) -> Method:
+    neither = Compensation("none", False)
+    return Method(setting.family, None, lambda model: selected(model, lambda layer: select_all(), neither))
 
 
-KIND = MethodKind("dense", "dense", make=lambda spec, setting: dense(), has_k=False)
+KIND = MethodKind("dense", "dense", _make, has_k=False)

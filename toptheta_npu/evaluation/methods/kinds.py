@@ -1,29 +1,36 @@
-"""All methods: by name in `KINDS`, in words by `parse_method`, and the functions that make them."""
+"""All methods: by name in `KINDS`, and made from words by `make_method`."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from ...errors import TopThetaCombinationError, TopThetaTypeError, TopThetaValueError, nearest, shown
+from ...thresholds import ThresholdTable
 from .dense import KIND as DENSE
-from .dense import dense
 from .last_k import KIND as LAST_K
-from .last_k import last_k
+from .method import Method
 from .quest import KIND as PAGES
-from .quest import pages
 from .spec import MethodKind, MethodSpec
 from .tau import KIND as TAU
-from .tau import probable
 from .top_k import KIND as TOP_K
-from .top_k import top_k
-from .top_theta import CAPPED, top_theta, top_theta_capped
+from .top_theta import CAPPED
 from .top_theta import KIND as TOP_THETA
 
 #: Every method that ``toptheta evaluate`` knows, in the order of the pages.
 KINDS: dict[str, MethodKind] = {kind.name: kind for kind in (DENSE, TOP_THETA, CAPPED, TAU, TOP_K, LAST_K, PAGES)}
 
-__all__ = ["KINDS", "dense", "last_k", "pages", "parse_method", "probable", "top_k", "top_theta", "top_theta_capped"]
+
+def make_method(
+    text: str, k: int | None = None, table: ThresholdTable | None = None, targets: Sequence[int] | None = None
+) -> Method:
+    """Make the method that `parse_method` reads, as `MethodSpec.make`.
+
+    Example:
+        >>> make_method("top-k:layer_k=equal", k=64, targets=[512, 512, 64]).family
+        'Top-k + SDC + VMC, equal k'
+    """
+    return parse_method(text).make(k, table, targets)
 
 
 def parse_method(text: str) -> MethodSpec:

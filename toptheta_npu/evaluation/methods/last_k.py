@@ -1,8 +1,6 @@
-"""The most recent keys: a sliding window."""
+"""The most recent keys: a sliding window; in the first layers the largest of each layer's k."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -10,7 +8,7 @@ from torch import Tensor
 from ...fallback.prefill import RowChunk, Selector
 from .after_top_k import after_top_k
 from .method import KEYS_OF_VALUES, Method
-from .spec import MethodKind
+from .spec import MethodKind, MethodSpec, Setting
 
 
 def select_last_k(k: int) -> Selector:
@@ -24,9 +22,9 @@ def select_last_k(k: int) -> Selector:
     return select
 
 
-def last_k(k: int, targets: Sequence[int]) -> Method:
-    """Attend to the k most recent keys; in the first layers to the largest of ``targets``, the k of each layer."""
-    return Method("last-k", k, lambda model: after_top_k(model, targets, select_last_k(k)), KEYS_OF_VALUES)
+def _make(spec: MethodSpec, setting: Setting) -> Method:
+    select = select_last_k(setting.k)
+    return Method(setting.family, setting.k, lambda model: after_top_k(model, setting.targets, select), KEYS_OF_VALUES)
 
 
-KIND = MethodKind("last-k", "last-k", make=lambda spec, setting: last_k(setting.k, setting.targets))
+KIND = MethodKind("last-k", "last-k", _make)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -13,9 +12,7 @@ from ...fallback.prefill import RowChunk, Selector
 from .after_top_k import after_top_k
 from .blocks import check_block, in_blocks, of_keys
 from .method import KeyReads, Method
-from .spec import MethodKind, Option
-
-_TITLE = "pages (Quest)"
+from .spec import MethodKind, MethodSpec, Option, Setting
 
 
 def select_pages(count: int, page: int = 16) -> Selector:
@@ -53,21 +50,13 @@ def page_rank(chunk: RowChunk, page: int) -> Tensor:
     return rank
 
 
-def pages(k: int, targets: Sequence[int], *, page: int = 16) -> Method:
-    """Attend to as many pages as k keys fill, by `select_pages`; in the first layers to the largest of ``targets``.
-
-    Args:
-        k: keys of the pages that are kept, the "token budget" of the paper.
-        targets: the k of each layer.
-        page: keys in a page.
-    """
-    check_block("page", page)
-    select = select_pages(-(-k // page), page)
+def _make(spec: MethodSpec, setting: Setting) -> Method:
+    """Keep as many pages as k keys, the "token budget" of the paper, fill."""
+    page = spec.options["page"]
+    select = select_pages(-(-setting.k // page), page)
     # the least and the largest elements of every page are read to choose, then the keys of those that are kept
-    return Method(_TITLE, k, lambda model: after_top_k(model, targets, select), KeyReads(2 / page, 1.0))
+    key_reads = KeyReads(2 / page, 1.0)
+    return Method(setting.family, setting.k, lambda model: after_top_k(model, setting.targets, select), key_reads)
 
 
-KIND = MethodKind(
-    "pages", _TITLE, make=lambda spec, setting: pages(setting.k, setting.targets, page=spec.options["page"]),
-    options={"page": Option(16, label="pages of {}")},
-)  # fmt: skip
+KIND = MethodKind("pages", "pages (Quest)", _make, options={"page": Option(16, label="pages of {}")})

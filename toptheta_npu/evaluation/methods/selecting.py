@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Literal, cast, get_args
+from typing import Literal, cast
 
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..._checks import check_choice, check_modes
 from ...fallback.layout import any_true
 from ...fallback.prefill import RowChunk, Selector
 from ...models import Recording, apply_selection
@@ -43,28 +42,5 @@ def group_union(rule: Selector) -> Selector:
 
 
 def by_selection(rule: Selector, selection: Selection) -> Selector:
-    """Change ``rule`` by which keys a head uses.
-
-    Raises:
-        TopThetaValueError: an unknown selection.
-    """
-    check_choice("selection", selection, get_args(Selection))
+    """Change ``rule`` by which keys a head uses."""
     return group_union(rule) if selection == "union" else rule
-
-
-def compensation_of(compensated: bool | Compensation) -> Compensation:
-    """Give the compensation of a method without thresholds: True is exact SDC and VMC, False neither.
-
-    Raises:
-        TopThetaValueError: it needs thresholds, or VMC has no mass to give back.
-    """
-    if isinstance(compensated, bool):
-        return Compensation("exact" if compensated else "none", compensated)
-    check_without_thresholds(compensated)
-    check_modes("pre_softmax", compensated.sdc, compensated.gamma, None, "vmc" if compensated.vmc else None)
-    return compensated
-
-
-def check_without_thresholds(compensation: Compensation) -> None:
-    """Raise a TopThetaValueError for an SDC that estimates the discarded mass from thresholds."""
-    check_choice("sdc", compensation.sdc, ("none", "exact"))

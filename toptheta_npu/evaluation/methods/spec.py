@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast, get_args
 
 from ...errors import TopThetaValueError, shown
@@ -65,11 +65,13 @@ class Setting(NamedTuple):
         k: elements to keep.
         table: thresholds.
         targets: the k of each layer, as `ThresholdTable.layer_targets` has it.
+        family: its name for people.
     """
 
     k: int
     table: ThresholdTable
     targets: Sequence[int]
+    family: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,36 +181,29 @@ class MethodSpec:
         parts = [self.kind.title + where + suffix, *filter(None, words)]
         return ", ".join(parts) + (UNION_SUFFIX if self.selection == "union" else "")
 
+    def make(
+        self, k: int | None = None, table: ThresholdTable | None = None, targets: Sequence[int] | None = None
+    ) -> Method:
+        """Make the method.
 
-def make_method(
-    spec: MethodSpec, k: int | None = None, table: ThresholdTable | None = None, targets: Sequence[int] | None = None
-) -> Method:
-    """Make the method of a spec.
+        Args:
+            k: where its kind has one.
+            table: where its kind needs one.
+            targets: the k of each layer, as `ThresholdTable.layer_targets` has it, of a kind with a k and without a
+                table; last-k and pages use those of the first layers.
 
-    Args:
-        spec: what to make.
-        k: where its kind has one.
-        table: where its kind needs one.
-        targets: the k of each layer, as `ThresholdTable.layer_targets` has it, of a kind with a k and without a table;
-            last-k and pages use those of the first layers.
-
-    Raises:
-        TopThetaValueError: an argument is missing, or ``table`` does not go with ``spec``.
-
-    Example:
-        >>> from toptheta_npu.evaluation.methods.kinds import parse_method
-        >>> make_method(parse_method("top-k:layer_k=equal"), k=64, targets=[512, 512, 64]).family
-        'Top-k + SDC + VMC, equal k'
-    """
-    for name, value, needed in (
-        ("k", k, spec.has_k), ("table", table, spec.needs_table),
-        ("targets", targets, spec.has_k and not spec.needs_table),
-    ):  # fmt: skip
-        if needed and value is None:
-            raise TopThetaValueError(name, f"a value, which {spec.name} needs", "None")
-    placement = table.placement if spec.needs_table and table is not None else None
-    given: tuple[Any, Any, Any] = k, table, targets
-    return replace(spec.kind.make(spec, Setting(*given)), family=spec.label_with(placement))
+        Raises:
+            TopThetaValueError: an argument is missing, or ``table`` does not go with the method.
+        """
+        for name, value, needed in (
+            ("k", k, self.has_k), ("table", table, self.needs_table),
+            ("targets", targets, self.has_k and not self.needs_table),
+        ):  # fmt: skip
+            if needed and value is None:
+                raise TopThetaValueError(name, f"a value, which {self.name} needs", "None")
+        family = self.label_with(None if table is None else table.placement)
+        given: tuple[Any, Any, Any] = k, table, targets
+        return self.kind.make(self, Setting(*given, family))
 
 
 def _as_word(value: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal, cast, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -14,9 +14,9 @@ from ...errors import TopThetaValueError, shown
 from ...fallback.prefill import RowChunk, Selector
 from ...fallback.reference import log_sum_exp
 from .blocks import check_block, in_blocks, of_keys
-from .method import Compensation, Method, Selection
-from .selecting import by_selection, compensation_of, selected
-from .spec import COMPENSATED, SELECTION, MethodKind, MethodSpec, Option
+from .method import Method
+from .selecting import by_selection, selected
+from .spec import COMPENSATED, SELECTION, MethodKind, MethodSpec, Option, Setting
 
 #: What an element's score is compared with: the row's LSE, that of the tiles read so far, or one of a sample of keys.
 Lse = Literal["exact", "running", "sampled"]
@@ -57,37 +57,14 @@ def running_lse(chunk: RowChunk, tile: int) -> Tensor:
     return of_keys(read, chunk, tile)
 
 
-def probable(
-    tau: float,
-    *,
-    lse: Lse = "exact",
-    tile: int = 128,
-    compensated: bool | Compensation = True,
-    selection: Selection = "own",
-) -> Method:
-    """Attend to the elements of `select_probable`, in every layer.
-
-    Args:
-        tau, lse, tile: as in `select_probable`.
-        compensated, selection: as in `top_theta.top_theta`.
-    """
-    compensation = compensation_of(compensated)
-    rule = by_selection(select_probable(tau, lse, tile), selection)
-    return Method(
-        f"τ{compensation.suffix(None)}", None, lambda model: selected(model, lambda layer: rule, compensation)
-    )
-
-
-def _make(spec: MethodSpec) -> Method:
+def _make(spec: MethodSpec, setting: Setting) -> Method:
     options = spec.options
-    return probable(
-        options["tau"], lse=cast("Lse", options["lse"]), tile=options["tile"], compensated=spec.compensation,
-        selection=spec.selection,
-    )  # fmt: skip
+    rule = by_selection(select_probable(options["tau"], options["lse"], options["tile"]), spec.selection)
+    return Method(setting.family, None, lambda model: selected(model, lambda layer: rule, spec.compensation))
 
 
 KIND = MethodKind(
-    "tau", "τ", make=lambda spec, setting: _make(spec), has_k=False,
+    "tau", "τ", _make, has_k=False,
     options={
         "tau": Option(1e-3, label="{:g}", always=True), "lse": Option("exact", get_args(Lse), "{} LSE"),
         "tile": Option(128, label="tiles of {}"), **COMPENSATED, "selection": SELECTION,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal, get_args
 
 import numpy as np
@@ -11,8 +10,8 @@ from torch import Tensor
 
 from ...fallback.layout import count_true
 from ...fallback.prefill import RowChunk, Selector
-from .method import UNION_SUFFIX, Compensation, Method, Selection
-from .selecting import by_selection, compensation_of, selected
+from .method import Method
+from .selecting import by_selection, selected
 from .spec import COMPENSATED, SELECTION, MethodKind, MethodSpec, Option, Setting
 
 #: Which k the first layers have: that of the threshold table, or the same as all others.
@@ -43,34 +42,16 @@ def _largest(scores: Tensor, k: int) -> Tensor:
     return torch.zeros_like(scores, dtype=torch.bool).scatter_(-1, indices, True)
 
 
-def top_k(
-    k: int, targets: Sequence[int], *, compensated: bool | Compensation = True, selection: Selection = "own"
-) -> Method:
-    """Attend to the k largest of every row.
-
-    Args:
-        k: the name of the point.
-        targets: the k of each layer.
-        compensated, selection: as in `top_theta.top_theta`.
-    """
-    compensation = compensation_of(compensated)
-    by_selection(select_top_k(k), selection)  # an unknown selection is to be known before anything runs
-    return Method(
-        f"Top-k{compensation.suffix(None)}{UNION_SUFFIX if selection == 'union' else ''}", k,
-        lambda model: selected(
-            model, lambda layer: by_selection(select_top_k(targets[layer]), selection), compensation, targets
-        ),
-    )  # fmt: skip
-
-
 def _make(spec: MethodSpec, setting: Setting) -> Method:
-    k, targets = setting.k, setting.targets
-    if spec.options["layer_k"] == "equal":
-        targets = [k] * len(targets)
-    return top_k(k, targets, compensated=spec.compensation, selection=spec.selection)
+    targets = [setting.k] * len(setting.targets) if spec.options["layer_k"] == "equal" else setting.targets
+
+    def rule_of(layer: int) -> Selector:
+        return by_selection(select_top_k(targets[layer]), spec.selection)
+
+    return Method(setting.family, setting.k, lambda model: selected(model, rule_of, spec.compensation, targets))
 
 
 KIND = MethodKind(
-    "top-k", "Top-k", make=_make,
+    "top-k", "Top-k", _make,
     options={**COMPENSATED, "selection": SELECTION, "layer_k": Option("table", get_args(LayerK), "{} k")},
 )  # fmt: skip

@@ -13,9 +13,8 @@ from ..._checks import SDC_MODES, check_choice, check_modes
 from ...fallback.prefill import RowChunk, Selector
 from ...models import Recording, sparsify
 from ...models.fingerprint.model import check_table
-from ...thresholds import ThresholdTable
-from .method import UNION_SUFFIX, Compensation, Method, Selection
-from .selecting import by_selection, check_without_thresholds, selected
+from .method import Compensation, Method
+from .selecting import by_selection, selected
 from .spec import COMPENSATED, SELECTION, MethodKind, MethodSpec, Option, Setting
 
 #: Which of the elements that passed a cap leaves in place.
@@ -59,40 +58,12 @@ def capped(rule: Selector, k: int, keep: Keep = "recent") -> Selector:
     return select
 
 
-def top_theta(
-    table: ThresholdTable,
-    k: int,
-    *,
-    compensated: bool | Compensation,
-    selection: Selection = "own",
-    family: str | None = None,
-) -> Method:
-    """Attend to what lies above the thresholds of ``table``.
-
-    Args:
-        table: the thresholds.
-        k: elements to keep.
-        compensated: True: exact SDC and VMC; False: neither, though after the softmax the denominator stays exact;
-            or which of them.
-        selection: ``"union"`` lets every head use the keys of its whole group, with exact SDC or none.
-        family: the name for people, in place of its own.
-
-    Raises:
-        TopThetaValueError: ``table`` has no such k; an unknown selection; or compensations that do not go together or
-            not with ``table``.
-    """
-    compensation = _compensation_of(table, k, compensated)
-    name = family or f"Top-θ {table.placement.split('_')[0]}{compensation.suffix(table.placement)}"
-    check_choice("selection", selection, get_args(Selection))
-    if selection == "union":
-        check_without_thresholds(compensation)
-        return Method(
-            name + ("" if family else UNION_SUFFIX), k,
-            lambda model: _changed(model, table, k, lambda rule, _: by_selection(rule, "union"), compensation),
-        )  # fmt: skip
+def _make(spec: MethodSpec, setting: Setting) -> Method:
+    table, k, compensation = setting.table, setting.k, _checked(spec, setting)
+    if spec.selection == "union":
+        return _changed(setting, compensation, lambda rule, _: by_selection(rule, "union"))
     return Method(
-        name,
-        k,
+        setting.family, k,
         lambda model: sparsify(
             model, table, k=k, sdc=compensation.sdc, sdc_gamma=compensation.gamma, vmc=compensation.vmc,
             prefill="thresholded", statistics="summary",
@@ -100,60 +71,48 @@ def top_theta(
     )  # fmt: skip
 
 
-def _make(spec: MethodSpec, setting: Setting) -> Method:
-    return top_theta(setting.table, setting.k, compensated=spec.compensation, selection=spec.selection)
+def _make_capped(spec: MethodSpec, setting: Setting) -> Method:
+    """Keep at most the k of each layer in a row: CAPK."""
+    targets = setting.table.layer_targets(setting.k)
+    keep = spec.options["keep"]
+    return _changed(setting, _checked(spec, setting), lambda rule, layer: capped(rule, targets[layer], keep))
 
 
-def top_theta_capped(table: ThresholdTable, k: int, keep: Keep, *, compensated: bool | Compensation = True) -> Method:
-    """Attend by Top-θ of which every row keeps at most the k of its layer: CAPK; with exact SDC or none."""
-    check_choice("keep", keep, get_args(Keep))
-    compensation = _compensation_of(table, k, compensated)
-    check_without_thresholds(compensation)
-    targets = table.layer_targets(k)
-    family = top_theta(table, k, compensated=compensation).family + f", {keep} k"
+def _changed(setting: Setting, compensation: Compensation, change: _Change) -> Method:
+    table, k = setting.table, setting.k
 
-    def change(rule: Selector, layer: int) -> Selector:
-        return capped(rule, targets[layer], keep)
+    def enter(model: PreTrainedModel) -> AbstractContextManager[Recording]:
+        check_table(model, table)
+        at_k = table.at(k)
 
-    return Method(family, k, lambda model: _changed(model, table, k, change, compensation))
+        def rule_of(layer: int) -> Selector:
+            def thresholds(lengths: Tensor) -> Tensor:
+                return at_k.rows(layer, lengths.cpu()).to(lengths.device)
 
+            return change(select_above(thresholds, table.placement), layer)
 
-def _changed(
-    model: PreTrainedModel, table: ThresholdTable, k: int, change: _Change, compensation: Compensation
-) -> AbstractContextManager[Recording]:
-    check_table(model, table)
-    at_k = table.at(k)
+        return selected(model, rule_of, compensation, table.layer_targets(k))
 
-    def rule_of(layer: int) -> Selector:
-        def thresholds(lengths: Tensor) -> Tensor:
-            return at_k.rows(layer, lengths.cpu()).to(lengths.device)
-
-        return change(select_above(thresholds, table.placement), layer)
-
-    return selected(model, rule_of, compensation, table.layer_targets(k))
+    return Method(setting.family, k, enter)
 
 
-def _compensation_of(table: ThresholdTable, k: int, compensated: bool | Compensation) -> Compensation:
-    table.layer_targets(k)  # an unusable k is to be known before anything runs
-    if isinstance(compensated, bool):
-        exact = compensated or table.placement == "post_softmax"
-        return Compensation("exact" if exact else "none", compensated)
-    mass = table.discarded_mass if compensated.sdc == "offline" else None
-    check_modes(table.placement, compensated.sdc, compensated.gamma, mass, "vmc" if compensated.vmc else None)
-    return compensated
+def _checked(spec: MethodSpec, setting: Setting) -> Compensation:
+    """Check that k and compensations go with the table: what cannot run is to be known before anything does."""
+    table, found = setting.table, spec.compensation
+    table.layer_targets(setting.k)
+    mass = table.discarded_mass if found.sdc == "offline" else None
+    check_modes(table.placement, found.sdc, found.gamma, mass, "vmc" if found.vmc else None)
+    return found
 
 
 KIND = MethodKind(
-    "top-theta", "Top-θ", needs_table=True, make=_make,
+    "top-theta", "Top-θ", _make, needs_table=True,
     options={
         **COMPENSATED, "sdc": Option("exact", SDC_MODES), "gamma": Option(Compensation().gamma, label="gamma {:g}"),
         "selection": SELECTION,
     },
 )  # fmt: skip
 CAPPED = MethodKind(
-    "top-theta-capped", "Top-θ", needs_table=True,
-    make=lambda spec, setting: top_theta_capped(
-        setting.table, setting.k, spec.options["keep"], compensated=spec.compensation
-    ),
+    "top-theta-capped", "Top-θ", _make_capped, needs_table=True,
     options={**COMPENSATED, "keep": Option("recent", get_args(Keep), "{} k", always=True)},
 )  # fmt: skip

@@ -80,10 +80,10 @@ class LmEvalTask:
 
     Example:
         >>> from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
-        >>> from toptheta_npu.evaluation.methods import kinds
+        >>> from toptheta_npu.evaluation.methods.kinds import make_method
         >>> model, tokenizer = load_tiny_llama()
         >>> task = LmEvalTask("toptheta_needle", tokenizer, limit=2, metadata={"lengths": [256]})
-        >>> method = kinds.top_theta(load_tiny_llama_thresholds("post_softmax"), 64, compensated=True)
+        >>> method = make_method("top-theta", 64, load_tiny_llama_thresholds("post_softmax"))
         >>> measurement = task.measure(method, model)
         >>> measurement.metric, measurement.scores, measurement.details["prefill"]
         ('acc', (1.0, 1.0), 'thresholded')

@@ -39,11 +39,11 @@ class PerplexityTask:
         >>> from statistics import fmean
         >>> from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
         >>> from toptheta_npu.evaluation import corpus
-        >>> from toptheta_npu.evaluation.methods import kinds
+        >>> from toptheta_npu.evaluation.methods.kinds import make_method
         >>> model, tokenizer = load_tiny_llama()
         >>> task = PerplexityTask(model, corpus.token_windows(tokenizer, "evaluation", 700, 1), positions=64)
-        >>> method = kinds.top_theta(load_tiny_llama_thresholds("post_softmax"), 64, compensated=True)
-        >>> theta, dense = (fmean(task.measure(each, model).scores) for each in (method, kinds.dense()))
+        >>> method = make_method("top-theta", 64, load_tiny_llama_thresholds("post_softmax"))
+        >>> theta, dense = (fmean(task.measure(each, model).scores) for each in (method, make_method("dense")))
         >>> theta - dense < 0.1
         True
     """

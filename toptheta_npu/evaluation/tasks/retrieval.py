@@ -48,10 +48,10 @@ class RetrievalTask:
 
     Example:
         >>> from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
-        >>> from toptheta_npu.evaluation.methods import kinds
+        >>> from toptheta_npu.evaluation.methods.kinds import make_method
         >>> model, tokenizer = load_tiny_llama()
         >>> task = RetrievalTask(model, tokenizer, "needle", lengths=(256,), depths=(0.0, 1.0), seeds=(0,))
-        >>> method = kinds.top_theta(load_tiny_llama_thresholds("post_softmax"), 64, compensated=True)
+        >>> method = make_method("top-theta", 64, load_tiny_llama_thresholds("post_softmax"))
         >>> measurement = task.measure(method, model)
         >>> measurement.scores, measurement.details["depth"]
         ((1.0, 1.0), [0.0, 1.0])
