@@ -23,7 +23,7 @@ from toptheta_npu.evaluation.tasks.harness import documents, lookup
 from toptheta_npu.evaluation.tasks.harness.lookup import LOCAL_TASKS, find_task, load_task
 from toptheta_npu.evaluation.tasks.harness.model import harness_model
 from toptheta_npu.evaluation.tasks.harness.scores import scores_of
-from toptheta_npu.evaluation.tasks.language import PAPER_SETTINGS, LmEvalTask
+from toptheta_npu.evaluation.tasks.language import PAPER_GENERATION, PAPER_SHOTS, LmEvalTask
 from toptheta_npu.models import sparsify
 
 pytest.importorskip("lm_eval")
@@ -305,7 +305,6 @@ def test_the_documents_need_a_tokenizer() -> None:
         ),
         ("mine", {}, r"task: expected one task, got 'mine', which stands for several; name one of them, such as a, b"),
         ("code", {}, r"confirm_run_unsafe_code: expected True for code, which runs the code .* got False"),
-        ("code", {"confirm_run_unsafe_code": True}, r"HF_ALLOW_CODE_EVAL: expected '1' in the environment for code"),
         ("no_data", {}, r"expected a task no_data that can be loaded \(nothing/here\), got \w+: .*; install what it"),
         ("no_module", {}, r"expected a task no_module that can be loaded, got ModuleNotFoundError: No module named"),
     ],
@@ -315,7 +314,6 @@ def test_errors_are_one_sentence(
     options: dict[str, Any], message: str,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(lookup, "_tasks_of_lm_eval", dict)
-    monkeypatch.delenv("HF_ALLOW_CODE_EVAL", raising=False)
     common = "output_type: generate_until\ntest_split: test\ndoc_to_text: text\ndoc_to_target: text\n"
     files = {
         "a": f"task: a\ntag: tagged\n{common}",
@@ -367,22 +365,13 @@ def test_a_metric_without_a_number_for_each_document_is_refused() -> None:
         scores_of([{"doc_id": 0, "filter": "none", "metrics": ["f1", "bleu"], "f1": (0, 1), "bleu": ("a", "b")}], {})
 
 
-def test_the_papers_tasks_have_its_settings() -> None:
-    shots = {name: setting.num_fewshot for name, setting in PAPER_SETTINGS.items()}
-    assert shots == {
-        "arc_challenge": 25, "arc_easy": 25, "hellaswag": 10, "medmcqa": 0, "humaneval": 0, "longbench_qmsum": 0,
-        "longbench_gov_report": 0,
-    }  # fmt: skip
-    assert PAPER_SETTINGS["humaneval"].generation == {"do_sample": False, "max_length": 2048}
-
-
 def test_lm_eval_has_the_tasks_that_are_named() -> None:
     import lm_eval.tasks
 
     folder = Path(lm_eval.tasks.__file__).parent
     folders = [folder / name for name in ("arc", "hellaswag", "medmcqa", "humaneval", "longbench")]
     known = lm_eval.tasks.TaskManager(include_path=folders, include_defaults=False).task_index
-    assert set(PAPER_SETTINGS) <= set(known)
+    assert {*PAPER_SHOTS, *PAPER_GENERATION} <= set(known)
     assert known["humaneval"].cfg["unsafe_code"]
 
 

@@ -119,9 +119,8 @@ def test_a_method_is_a_text() -> None:
 
 
 def test_specs_say_which_points_there_are() -> None:
-    specs = {name: parse_method(name) for name in KINDS}
-    assert {name for name, spec in specs.items() if spec.needs_table} == {"top-theta", "top-theta-capped"}
-    assert {name for name, spec in specs.items() if not spec.has_k} == {"dense", "tau"}
+    assert {name for name, kind in KINDS.items() if kind.needs_table} == {"top-theta", "top-theta-capped"}
+    assert {name for name, kind in KINDS.items() if not kind.has_k} == {"dense", "tau"}
 
 
 @pytest.mark.parametrize(

@@ -57,33 +57,12 @@ def test_facts_are_the_same_on_every_machine() -> None:
     assert facts == {"kuveze": "87306", "sidira": "45525", "baseru": "21997"}
 
 
-def test_facts_are_distinct() -> None:
-    facts = retrieval_prompts.draw_facts(random.Random(1), "calibration", 500)
-    assert len(facts) == len(set(facts.values())) == 500
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("length", LENGTHS)
 def test_prompts_have_the_length_asked_for(tokenizer: PreTrainedTokenizerBase, kind: str, length: int) -> None:
     for prompt in prompts(tokenizer, kind, length, 9):
         assert len(prompt.tokens) == length
         assert encode(tokenizer, prompt.text) == list(prompt.tokens)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_choice_is_encoded_as_in_the_whole_text(tokenizer: PreTrainedTokenizerBase, kind: str) -> None:
-    (prompt,) = prompts(tokenizer, kind, 256, 1)
-    for choice in prompt.choices:
-        assert encode(tokenizer, prompt.text + choice) == [*prompt.tokens, *encode(tokenizer, choice)]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_question_starts_where_it_says(tokenizer: PreTrainedTokenizerBase, kind: str) -> None:
-    for prompt in prompts(tokenizer, kind, 300, 5):
-        question = tokenizer.decode(prompt.tokens[prompt.query_start :])
-        assert question == prompt.text.splitlines()[-1]
-        assert question.startswith("assert ")
-        assert question.endswith(" ==")
 
 
 @pytest.mark.parametrize("kind", KINDS)

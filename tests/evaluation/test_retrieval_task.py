@@ -127,19 +127,6 @@ def test_an_error_in_progress_ends_the_measurement(task: RetrievalTask, model: L
     assert task.measure(make_method("dense"), model).scores  # the model is out of the context again
 
 
-def test_prompts_without_a_sparse_row_are_refused_or_counted(
-    task: RetrievalTask, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase
-) -> None:
-    table = load_tiny_llama_thresholds("post_softmax")
-    with pytest.raises(
-        TopThetaValueError, match=r"lengths: expected prompts of more than k = 256 tokens, got at most 256"
-    ):
-        task.measure(make_method("top-theta", 256, table), model)
-    short_and_long = RetrievalTask(model, tokenizer, "needle", (64, 192), (0.5,), (0,))
-    measurement = short_and_long.measure(make_method("top-theta", 128, table), model)
-    assert measurement.details["dense_prompts"] == 1
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -44,11 +44,11 @@ class Plan:
 
     def __post_init__(self) -> None:
         for spec in self.methods:
-            if spec.needs_table and not self.tables:
+            if spec.kind.needs_table and not self.tables:
                 raise TopThetaValueError(
                     "TABLE", f"thresholds for {spec.text}", "none", "toptheta calibrate makes some"
                 )
-            if spec.has_k and not self.ks:
+            if spec.kind.has_k and not self.ks:
                 raise TopThetaValueError("--k", f"at least one number, for {spec.text}", "none")
             self._check_options(spec)
 
@@ -59,10 +59,10 @@ class Plan:
                 self.method(spec, table, k)
 
     def _tables_of(self, spec: MethodSpec) -> tuple[str | None, ...]:
-        return tuple(self.tables) if spec.needs_table else (None,)
+        return tuple(self.tables) if spec.kind.needs_table else (None,)
 
     def _ks_of(self, spec: MethodSpec) -> tuple[int | None, ...]:
-        return self.ks if spec.has_k else (None,)
+        return self.ks if spec.kind.has_k else (None,)
 
     def method(self, spec: MethodSpec, table: str | None, k: int | None) -> Method:
         """Make the method of a point."""

@@ -83,7 +83,8 @@ class MethodKind:
         title: for people, without its compensations.
         make: makes the method.
         options: by name, in the order in which they are written.
-        has_k, needs_table: as in `MethodSpec`.
+        has_k: whether there is one such method per k.
+        needs_table: whether there is one per threshold table.
     """
 
     name: str
@@ -125,16 +126,6 @@ class MethodSpec:
     def options(self) -> dict[str, Any]:
         """The values of its options by name."""
         return dict(self.values)
-
-    @property
-    def needs_table(self) -> bool:
-        """Tell whether there is one such method per threshold table."""
-        return self.kind.needs_table
-
-    @property
-    def has_k(self) -> bool:
-        """Tell whether there is one such method per k."""
-        return self.kind.has_k
 
     @property
     def compensation(self) -> Compensation:
@@ -196,8 +187,8 @@ class MethodSpec:
             TopThetaValueError: an argument is missing, or ``table`` does not go with the method.
         """
         for name, value, needed in (
-            ("k", k, self.has_k), ("table", table, self.needs_table),
-            ("targets", targets, self.has_k and not self.needs_table),
+            ("k", k, self.kind.has_k), ("table", table, self.kind.needs_table),
+            ("targets", targets, self.kind.has_k and not self.kind.needs_table),
         ):  # fmt: skip
             if needed and value is None:
                 raise TopThetaValueError(name, f"a value, which {self.name} needs", "None")

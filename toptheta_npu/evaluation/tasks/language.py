@@ -13,7 +13,6 @@ import hashlib
 import random
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -38,25 +37,18 @@ _BUILDING = threading.Lock()
 _CPU = torch.device("cpu")
 
 
-@dataclass(frozen=True)
-class Setting:
-    """Say how the paper ran a task: examples in the prompt, and what it told ``generate``."""
-
-    num_fewshot: int
-    generation: Mapping[str, Any] = field(default_factory=dict)
-
-
-#: The paper's tasks (section "Evaluations") by lm-eval's names, with the settings of its published runs; these hold
-#: unless others are asked for.
-PAPER_SETTINGS: Mapping[str, Setting] = MappingProxyType({
-    "arc_challenge": Setting(25),
-    "arc_easy": Setting(25),
-    "hellaswag": Setting(10),
-    "medmcqa": Setting(0),
-    # greedy, prompt and program together at most 2048 tokens
-    "humaneval": Setting(0, {"do_sample": False, "max_length": 2048}),
-    "longbench_qmsum": Setting(0, {"do_sample": False}),
-    "longbench_gov_report": Setting(0, {"do_sample": False}),
+#: The paper's tasks (section "Evaluations") by lm-eval's names, with the examples in the prompt of its published runs;
+#: they hold unless others are asked for.
+PAPER_SHOTS: Mapping[str, int] = MappingProxyType({
+    "arc_challenge": 25, "arc_easy": 25, "hellaswag": 10, "medmcqa": 0, "humaneval": 0, "longbench_qmsum": 0,
+    "longbench_gov_report": 0,
+})  # fmt: skip
+#: What the paper told ``generate``.
+PAPER_GENERATION: Mapping[str, Mapping[str, Any]] = MappingProxyType({
+    # prompt and program together
+    "humaneval": {"do_sample": False, "max_length": 2048},
+    "longbench_qmsum": {"do_sample": False},
+    "longbench_gov_report": {"do_sample": False},
 })  # fmt: skip
 
 
@@ -68,7 +60,7 @@ class LmEvalTask:
             toptheta_key_value_generate.
         tokenizer: of the model.
         limit: the first so many documents; None for all.
-        num_fewshot: examples in the prompt; None: as in `PAPER_SETTINGS`, else the task's own number.
+        num_fewshot: examples in the prompt; None: as in `PAPER_SHOTS`, else the task's own number.
         include_path: folders with further YAML files.
         metadata: what the task makes of itself, such as ``{"lengths": [2048]}`` for the local tasks and
             ``{"max_seq_lengths": [4096]}`` for those of RULER.
@@ -198,9 +190,8 @@ class LmEvalTask:
     def _configure(self, num_fewshot: int) -> None:
         self._task.set_config("num_fewshot", num_fewshot)
         self._task.set_fewshot_seed(1234)  # lm-eval's
-        setting = PAPER_SETTINGS.get(self._name)
-        if setting and setting.generation:
-            self._task.set_config("generation_kwargs", dict(setting.generation), update=True)
+        if self._name in PAPER_GENERATION:
+            self._task.set_config("generation_kwargs", dict(PAPER_GENERATION[self._name]), update=True)
 
     def _unused_task(self) -> Any:
         """Give the task with requests that wait for answers, the same ones each time."""
@@ -215,7 +206,7 @@ class LmEvalTask:
 def _num_fewshot(name: str, own: int | None, wanted: int | None) -> int:
     """Choose the examples in the prompt; lm-eval lets nobody add some to a task that is defined to have none."""
     if wanted is None:
-        return PAPER_SETTINGS[name].num_fewshot if name in PAPER_SETTINGS else own or 0
+        return PAPER_SHOTS.get(name, own or 0)
     if wanted < 0 or (own == 0 and wanted):
         raise TopThetaValueError("num_fewshot", f"0, as {name} has it" if own == 0 else "0 or more", str(wanted))
     return wanted

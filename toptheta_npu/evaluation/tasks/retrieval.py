@@ -96,13 +96,8 @@ class RetrievalTask:
         """Score every prompt, as `Task.measure`.
 
         The details have, prompt by prompt: ``length``, ``depth``, and ``margin``, the log-likelihood of the true value
-        less that of the most likely other one, in nats; and ``dense_prompts``, how many of them have no row of more
-        than k keys, so that no method chooses there.
-
-        Raises:
-            TopThetaValueError: all prompts are such.
+        less that of the most likely other one, in nats.
         """
-        dense_prompts = self._count_dense(method)
         counter, margins = ReadCounter(method), []
         with torch.inference_mode(), method.enter(model) as recording:
             asked = zip(self.prompts, self._choices, self._prefixes, strict=True)
@@ -115,19 +110,9 @@ class RetrievalTask:
         scores = tuple(float(margin > 0) for margin in margins)
         details = {
             "prefill": "dense", "length": [len(prompt.tokens) for prompt in self.prompts],
-            "depth": [prompt.depth for prompt in self.prompts], "margin": margins, "dense_prompts": dense_prompts,
+            "depth": [prompt.depth for prompt in self.prompts], "margin": margins,
         }  # fmt: skip
         return Measurement("accuracy", True, scores, details=details, **counter.result()._asdict())
-
-    def _count_dense(self, method: Method) -> int:
-        k = method.k or 0
-        longest = max(len(prompt.tokens) for prompt in self.prompts)
-        if longest <= k:
-            raise TopThetaValueError(
-                "lengths", f"prompts of more than k = {k} tokens", f"at most {longest}",
-                "a row of at most k keys is dense: ask for longer prompts, or for a smaller k",
-            )  # fmt: skip
-        return sum(len(prompt.tokens) <= k for prompt in self.prompts)
 
 
 def _margin(model: PreTrainedModel, prompt: Prefix, choices: list[list[int]], answer: int) -> float:

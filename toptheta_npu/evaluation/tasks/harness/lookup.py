@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import logging
-import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -51,16 +50,9 @@ def find_task(name: str, include_path: Sequence[str | Path] = ()) -> Any:
 
 def check_code(entry: Any, confirmed: bool) -> None:
     """Raise TopThetaValueError for a task that runs code of the model without leave to do so."""
-    if not (entry.cfg or {}).get("unsafe_code"):
-        return
-    what = f"for {entry.name}, which runs the code that the model writes, on this machine"
-    if not confirmed:
-        raise TopThetaValueError("confirm_run_unsafe_code", f"True {what}", "False", "do so in a sandbox only")
-    if os.environ.get("HF_ALLOW_CODE_EVAL") != "1":
-        got = shortened(repr(os.environ.get("HF_ALLOW_CODE_EVAL")))
-        raise TopThetaValueError(
-            "HF_ALLOW_CODE_EVAL", f"'1' in the environment {what}", got, "set it in a sandbox only"
-        )
+    if (entry.cfg or {}).get("unsafe_code") and not confirmed:
+        expected = f"True for {entry.name}, which runs the code that the model writes, on this machine"
+        raise TopThetaValueError("confirm_run_unsafe_code", expected, "False", "do so in a sandbox only")
 
 
 def load_task(entry: Any, tokenizer: PreTrainedTokenizerBase, metadata: Mapping[str, Any]) -> Any:
