@@ -23,7 +23,7 @@ from toptheta_npu.fallback.prefill import RowChunk
 
 _VALUES = {
     "sdc": ["none", "exact", "exp_threshold", "offline"], "vmc": ["true", "false"], "gamma": ["0.1", "0.05", "1"],
-    "selection": ["own", "union"], "layer_k": ["table", "equal"], "page": ["16", "32"], "tile": ["64", "128"],
+    "selection": ["own", "union"], "layer_k": ["table", "equal"], "page": ["16", "32"],
     "keep": ["recent", "first_and_last"],
 }  # fmt: skip
 
@@ -51,9 +51,9 @@ _VALUES = {
         ),
         ("tau", "tau", "τ + SDC + VMC, 0.001"),
         (
-            "tau:lse=running,tau=0.0005,tile=64",
-            "tau:tau=0.0005,lse=running,tile=64",
-            "τ + SDC + VMC, 0.0005, running LSE, tiles of 64",
+            "tau:lse=sampled,tau=0.0005",
+            "tau:tau=0.0005,lse=sampled",
+            "τ + SDC + VMC, 0.0005, sampled LSE",
         ),
         ("top-k:layer_k=equal,sdc=none", "top-k:sdc=none,layer_k=equal", "Top-k, equal k"),
         ("last-k", "last-k", "last-k"),
@@ -95,12 +95,12 @@ def test_what_is_understood_has_the_values_given_and_round_trips(name: str, opti
         ("top-theta:vmc=", "expected an option as name=value, got 'vmc='"),
         ("top-k:gamma=1", "expected an option that it has, got 'gamma'; it has sdc, vmc, selection, layer_k"),
         ("dense:sdc=none", "method dense: expected an option that it has, got 'sdc'; it has none"),
-        ("tau:tile=64,tile=32", "method tau: expected tile once, got it twice; remove one of them"),
+        ("pages:page=64,page=32", "method pages: expected page once, got it twice; remove one of them"),
         ("tau:tau=-1", "method tau: tau: expected a number >= 0, got '-1'"),
         ("tau:tau=nan", "tau: expected a number >= 0, got 'nan'"),
-        ("tau:lse=newest", "method tau: lse: expected one of exact, running, sampled, got 'newest'"),
-        ("tau:tile=0", "method tau: tile: expected a whole number from 1 on, got '0'"),
-        ("tau:tile=1.5", "tile: expected a whole number from 1 on, got '1.5'"),
+        ("tau:lse=newest", "method tau: lse: expected one of exact, sampled, got 'newest'"),
+        ("pages:page=0", "method pages: page: expected a whole number from 1 on, got '0'"),
+        ("pages:page=1.5", "page: expected a whole number from 1 on, got '1.5'"),
         ("top-k:vmc=yes", "method top-k: vmc: expected one of true, false, got 'yes'"),
         ("top-k:sdc=offline", "method top-k: sdc: expected one of none, exact, got 'offline'"),
         ("top-theta:sdc=exact,gamma=1", "top-theta: gamma needs sdc=exp_threshold; leave it out with sdc=exact"),

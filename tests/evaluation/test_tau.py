@@ -1,4 +1,4 @@
-"""One probability for all heads: by the LSE of the row, of the tiles read so far, and of a sample of keys."""
+"""One probability for all heads: by the LSE of the row, and of a sample of keys."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.evaluation.small_model import logits_and_statistics, random_windows, small_model
@@ -37,17 +35,6 @@ def rows_of(chunk: RowChunk) -> list[tuple[tuple[int, int, int], Tensor, slice]]
     return found
 
 
-def running_by_hand(scores: Tensor, tau: float, tile: int) -> list[bool]:
-    """What one pass over a row keeps that reads the first tile, then the newest to the oldest."""
-    kept, mass = [False] * len(scores), 0.0
-    tiles = [range(begin, min(begin + tile, len(scores))) for begin in range(0, len(scores), tile)]
-    for keys in [tiles[0], *tiles[:0:-1]]:
-        mass += sum(math.exp(scores[key]) for key in keys)
-        for key in keys:
-            kept[key] = math.exp(scores[key]) / mass > tau
-    return kept
-
-
 @pytest.mark.parametrize("options", [{}, PADDED], ids=["full", "padded"])
 @pytest.mark.parametrize("tau", [0.2, 0.01])
 def test_a_row_keeps_what_has_more_than_tau_of_it(options: dict[str, Tensor], tau: float) -> None:
@@ -60,19 +47,6 @@ def test_a_row_keeps_what_has_more_than_tau_of_it(options: dict[str, Tensor], ta
 def test_a_sink_is_a_part_of_the_denominator() -> None:
     chunk = chunk_of(8)._replace(learnable_sink=torch.full((4,), 50.0))
     assert not (select_probable(0.01)(chunk) & chunk.visible).any()
-
-
-@settings(max_examples=15, deadline=None)
-@given(length=st.integers(1, 40), tile=st.integers(1, 17), seed=st.integers(0, 1000), padded=st.booleans())
-def test_one_pass_keeps_what_it_does_row_by_row_and_at_least_what_the_whole_row_keeps(
-    length: int, tile: int, seed: int, padded: bool
-) -> None:
-    options = {"key_start": torch.tensor([0, length // 3])} if padded else {}
-    chunk = chunk_of(length, seed, **options)
-    one_pass, whole = (select_probable(0.03, lse, tile)(chunk) for lse in ("running", "exact"))
-    assert not (whole & ~one_pass & chunk.visible).any()
-    for place, scores, keys in rows_of(chunk):
-        assert one_pass[place][keys].tolist() == running_by_hand(scores.double(), 0.03, tile)
 
 
 @pytest.mark.parametrize("options", [{}, {"key_start": torch.tensor([0, 20])}], ids=["full", "padded"])
@@ -106,8 +80,7 @@ def test_the_sample_of_a_short_row_is_all_of_it(length: int) -> None:
         ((0.0,), "tau: expected a probability between 0 and 1, got 0.0; such as 0.001"),
         ((1.0,), "tau: expected a probability between 0 and 1, got 1.0"),
         ((math.nan,), "tau: expected a probability between 0 and 1, got nan"),
-        ((0.1, "newest"), "lse: expected one of exact, running, sampled"),
-        ((0.1, "running", 0), "tile: expected at least 1 key, got 0"),
+        ((0.1, "newest"), "lse: expected one of exact, sampled"),
     ],
 )
 def test_what_cannot_be_is_refused(arguments: tuple[float, Lse, int], message: str) -> None:
@@ -117,8 +90,8 @@ def test_what_cannot_be_is_refused(arguments: tuple[float, Lse, int], message: s
 
 def test_a_model_needs_no_table_and_keeps_less_with_a_larger_tau() -> None:
     model, windows, kept = small_model(), random_windows(2, 3), []
-    for text in ("tau:tau=0.005", "tau:tau=0.05", "tau:tau=0.05,lse=running,tile=8"):
+    for text in ("tau:tau=0.005", "tau:tau=0.05", "tau:tau=0.05,lse=sampled"):
         _, layers = logits_and_statistics(make_method(text), model, windows)
         kept.append(sum(float(layer.kept.sum()) for layer in layers))
     assert kept[0] > kept[1] > 0
-    assert kept[2] > kept[1]
+    assert kept[2] == pytest.approx(kept[1], rel=0.001)  # rows as short as these are their own sample

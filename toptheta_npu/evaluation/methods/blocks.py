@@ -5,14 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...errors import TopThetaValueError
 from ...fallback.prefill import RowChunk
-
-
-def check_block(name: str, size: int) -> None:
-    """Raise a TopThetaValueError for a block without keys."""
-    if size < 1:
-        raise TopThetaValueError(name, "at least 1 key", str(size))
 
 
 def in_blocks(values: Tensor, chunk: RowChunk, size: int, beyond: float) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 from ...errors import TopThetaValueError
 from ...fallback.prefill import RowChunk, Selector
 from .after_top_k import after_top_k
-from .blocks import check_block, in_blocks, of_keys
+from .blocks import in_blocks, of_keys
 from .method import KeyReads, Method
 from .spec import MethodKind, MethodSpec, Option, Setting
 
@@ -27,7 +27,8 @@ def select_pages(count: int, page: int = 16) -> Selector:
     """
     if count < 1:
         raise TopThetaValueError("count", "at least 1, the last page", str(count))
-    check_block("page", page)
+    if page < 1:
+        raise TopThetaValueError("page", "at least 1 key", str(page))
 
     def select(chunk: RowChunk) -> Tensor:
         return of_keys(page_rank(chunk, page) < count, chunk, page)
