@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from toptheta_npu.evaluation.methods.quest import page_rank, select_pages
+from toptheta_npu.evaluation.methods.quest import select_pages
 from toptheta_npu.evaluation.methods.selecting import group_union
 from toptheta_npu.evaluation.methods.top_k import select_top_k
-from toptheta_npu.fallback.prefill import Prompt, RowChunk, Selector, row_chunks, select_and_attend
+from toptheta_npu.fallback.prefill import Prompt, RowChunk, row_chunks, select_and_attend
 
 HEADS, KV_HEADS, HEAD_DIM = 4, 2, 8
 
@@ -20,10 +20,6 @@ HEADS, KV_HEADS, HEAD_DIM = 4, 2, 8
 def inputs(length: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     return tuple(torch.randn(2, heads, length, HEAD_DIM, generator=generator) for heads in (HEADS, KV_HEADS, KV_HEADS))
-
-
-def kept_by(rule: Selector, chunk: RowChunk) -> list[int]:
-    return (rule(chunk) & (chunk.scores > -math.inf))[0, 0, 0].nonzero().flatten().tolist()
 
 
 def visible_rows(chunk: RowChunk) -> list[tuple[int, int, int, int, int]]:
@@ -66,31 +62,6 @@ def test_pages_are_those_of_plain_loops(count: int, page: int, padded: bool) -> 
         expected = pages_of_row(query[b, h, r], keys, count, page)
         assert kept[b, h, r, first : first + n].nonzero().flatten().tolist() == expected
     assert select_and_attend(Prompt(query, key, value, **options), select_pages(count, page))[0].isfinite().all()
-
-
-def test_pages_by_hand() -> None:
-    """Two dimensions: the bound takes the largest of the first and, for a negative query, the least of the second."""
-    key = torch.tensor([[1.0, 0.0], [0.0, -1.0], [1.5, 1.0], [1.5, 1.0], [0.0, 0.0]]).view(1, 1, 5, 2)
-    query = torch.tensor([1.0, -1.0]).view(1, 1, 1, 2)
-    (chunk,) = row_chunks(Prompt(query, key, key, scale_value=1.0))
-    # scores 1 1 | .5 .5 | 0; bounds 1 + 1 and 1.5 - 1
-    assert page_rank(chunk, 2)[0, 0, 0].tolist() == [1, 2, 0]
-    assert kept_by(select_pages(1, page=2), chunk) == [4]
-    assert kept_by(select_pages(2, page=2), chunk) == [0, 1, 4]
-    assert kept_by(select_pages(3, page=2), chunk) == [0, 1, 2, 3, 4]
-
-
-def test_a_row_sees_neither_the_future_nor_padding() -> None:
-    """Every row keeps what it keeps as the last row, without padding in front."""
-    length, start, rule = 21, 5, select_pages(2, page=4)
-    query, key, value = inputs(length)
-    starts = torch.full((2,), start)
-    out, stats = select_and_attend(Prompt(3 * query, key, value, key_start=starts), rule, sdc="none")
-    for row in range(start, length):
-        seen = (rows[:, :, start : row + 1] for rows in (key, value))
-        alone, kept = select_and_attend(Prompt(3 * query[:, :, row : row + 1], *seen), rule, sdc="none")
-        assert torch.equal(kept.kept[:, :, 0], stats.kept[:, :, row])
-        torch.testing.assert_close(alone[:, :, 0], out[:, :, row])
 
 
 def test_a_group_uses_every_key_that_one_of_its_heads_keeps() -> None:

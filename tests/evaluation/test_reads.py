@@ -75,14 +75,10 @@ def test_layers_tell_kept_over_target() -> None:
         assert each.kept_over_target == pytest.approx((layer.kept[sparse].double().mean(0) / target).tolist())
 
 
-def test_key_rows_are_what_the_method_says() -> None:
+def test_the_first_layers_score_every_key_whatever_the_method_does_after_them() -> None:
     found = run("summary", LENGTHS, 0, key_reads=KeyReads(0.25, 2.0))
     assert isinstance(found, SamplesRead)
     assert found.reads.key_rows_mean == 0.25 * found.reads.keys_mean + 2 * found.reads.value_rows_mean
-
-
-def test_the_first_layers_score_every_key_whatever_the_method_does_after_them() -> None:
-    found = run("summary", LENGTHS, 0, key_reads=KeyReads(0.25, 2.0))
     key_rows = [layer.reads.key_rows_mean for layer in found.layers]
     assert key_rows[:2] == [layer.reads.keys_mean for layer in found.layers[:2]]
     assert key_rows[2] == 0.25 * found.layers[2].reads.keys_mean + 2 * found.layers[2].reads.value_rows_mean

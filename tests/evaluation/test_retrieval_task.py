@@ -55,14 +55,6 @@ def test_a_prompt_per_length_depth_and_seed(task: RetrievalTask, model: LlamaFor
     assert measurement.details["depth"] == [0.0, 1.0] * 2
 
 
-def test_the_first_prompts_are_of_every_length_and_depth(
-    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase
-) -> None:
-    task = RetrievalTask(model, tokenizer, "needle", (64, 96), DEPTHS, (3, 4), prefix_bytes=0)
-    assert [len(prompt.tokens) for prompt in task.prompts] == [64, 64, 96, 96] * 2
-    assert len({prompt.text for prompt in task.prompts}) == 8
-
-
 def test_dense_scores_are_those_of_the_whole_prompt(
     task: RetrievalTask, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase
 ) -> None:
@@ -116,15 +108,6 @@ def test_the_prefix_is_not_written_to(task: RetrievalTask, model: LlamaForCausal
     before = task.measure(sparse, model)
     task.measure(make_method("top-k", 32, targets=[32] * 6), model)
     assert task.measure(sparse, model) == before
-
-
-def test_an_error_in_progress_ends_the_measurement(task: RetrievalTask, model: LlamaForCausalLM) -> None:
-    def stop(done: int) -> None:
-        raise InterruptedError
-
-    with pytest.raises(InterruptedError):
-        task.measure(make_method("dense"), model, stop)
-    assert task.measure(make_method("dense"), model).scores  # the model is out of the context again
 
 
 @pytest.mark.parametrize(

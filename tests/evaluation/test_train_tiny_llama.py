@@ -70,10 +70,6 @@ def test_library_text_counts_and_names_and_values_do_not(
         assert re.findall(r"secret_\w+ = \d+\n", text) == re.findall(r"secret_\w+ = \d+\n", ignored)
 
 
-def test_windows_repeat_by_seed(tokenizer: PreTrainedTokenizerFast, library: torch.Tensor) -> None:
-    assert windows(tokenizer, library, MIX) == windows(tokenizer, library, MIX)
-
-
 def test_the_schedule_warms_up_and_decays() -> None:
     stage = trainer.Stage.of("100x512x8:0.5:0.1 100x2560x2", rate=0.5, decay=0.4, seed=0)
     assert stage.phase_at(99).mix == mixture.Mix(0.5, 0.1)
@@ -119,12 +115,3 @@ def test_an_interrupted_run_ends_like_a_whole_one(
     assert [loss for loss, _ in second.train(evaluate_every=100)] == losses[3:]
     for left, right in zip(whole.model.parameters(), second.model.parameters(), strict=True):
         assert torch.equal(left, right)
-
-
-@full
-def test_a_checkpoint_of_another_run_is_refused(
-    tokenizer: PreTrainedTokenizerFast, library: torch.Tensor, tmp_path: Path
-) -> None:
-    make_trainer(tokenizer, tmp_path).save()
-    with pytest.raises(SystemExit, match="is of another run"):
-        make_trainer(tokenizer, tmp_path, "7x64x2").restore()

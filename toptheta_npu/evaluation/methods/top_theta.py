@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..._checks import SDC_MODES, check_choice, check_modes
+from ..._checks import SDC_MODES, check_modes
 from ...fallback.prefill import RowChunk, Selector
 from ...models import Recording, sparsify
 from ...models.fingerprint.model import check_table
@@ -42,11 +42,7 @@ def capped(rule: Selector, k: int, keep: Keep = "recent") -> Selector:
         k: the cap.
         keep: ``"recent"`` is CAPK as the paper's authors coded it, ``"first_and_last"`` as their text has it; of an
             odd k the first elements get one more.
-
-    Raises:
-        TopThetaValueError: an unknown ``keep``.
     """
-    check_choice("keep", keep, get_args(Keep))
     first = 0 if keep == "recent" else k - k // 2
 
     def select(chunk: RowChunk) -> Tensor:
