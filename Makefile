@@ -221,7 +221,7 @@ $(READY): pyproject.toml emulator/pyproject.toml toptheta_host_model/pyproject.t
 	@echo "Installing into $(VENV): PyTorch and some 60 small packages, once; one to five minutes."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --disable-pip-version-check $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $(TORCH)
-	$(BIN)/pip install --disable-pip-version-check -c constraints.txt -e '.[hf,gguf,plot,datasets,eval,dev]' -e ./emulator \
+	$(BIN)/pip install --disable-pip-version-check -c constraints.txt -e '.[hf,gguf,plot,eval,dev]' -e ./emulator \
 	  -e ./toptheta_host_model
 	@touch $@
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from toptheta_npu._configuration import as_yaml, fields_of, read_configuration, use_as_defaults
-from toptheta_npu.errors import TopThetaError, TopThetaTypeError, TopThetaValueError
+from toptheta_npu.errors import TopThetaError, TopThetaValueError
 
 
 @dataclass
@@ -56,49 +56,28 @@ def test_a_file_without_settings(text: str, tmp_path: Path) -> None:
     ("line", "message"),
     [
         ("row_fractoin: 1", "row_fractoin: expected the name of a setting, got another; did you mean row_fraction?"),
-        ("zzz: 1", "zzz: expected the name of a setting, got another; known are k, layer_k, length, name, placement"),
-        ("length: long", "length: expected a whole number, got 'long'"),
-        ("length: 1.5", "length: expected a whole number, got 1.5"),
+        ("1: 2", "1: expected the name of a setting, got another; known are k, layer_k, length, name, placement"),
         ("length: true", "length: expected a whole number, got True"),
         ("k: [1, x]", "k: expected a whole number, or a list of whole numbers, got [1, 'x']"),
-        ("row_fraction: 1e-3", "got '1e-3'; write it with a point and a sign, such as 1.0e-3"),
+        ("row_fraction: 1e-3", "row_fraction: expected a number, got '1e-3'"),
         ("vmc: 1", "vmc: expected true or false, got 1"),
-        ("name: 1:30", "name: expected text, got 90; put it into quotes"),
-        ("name: no", "name: expected text, got False; put it into quotes"),
+        ("name: no", "name: expected text, got False"),
         ("placement: middle", "placement: expected one of pre_softmax, post_softmax, got 'middle'"),
-        ("text: [a, 1]", "text: expected a path, or a list of paths, got ['a', 1]"),
-        ("name: {a: 1}", "name: expected text, got {'a': 1}"),
-        ("name: 2001-99-99", "name: expected a value, got month must be in 1..12; put it into quotes"),
-        ("1: 2", "expected the name of a setting, got 1"),
+        ("text: ''", "text: expected a path, or a list of paths, got ''"),
+        ("name: 2001-99-99", "expected a YAML mapping of names to values, got month must be in 1..12; correct the fi"),
         ("vmc: [", "expected a YAML mapping of names to values, got "),
         ("vmc: !!python/object:os.system {}", "got could not determine a constructor"),
-        ("name: &a x\ntext: *a", "expected values, got an alias; write the value itself"),
-        ("layer-k: a\nlayer_k: b", "layer_k: expected each name once, got it twice; remove one of the lines"),
-    ],
-)
-def test_what_does_not_fit_is_named_by_file_and_line(line: str, message: str, tmp_path: Path) -> None:
-    file = write(tmp_path, f"# settings\n\n{line}\n")
-    with pytest.raises(TopThetaError) as caught:
-        read_configuration(file, FIELDS)
-    number = 4 if "\n" in line or line == "vmc: [" else 3
-    assert str(caught.value).startswith(f"{file}:{number}")
-    assert message in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("- a\n", "expected a YAML mapping of names to values, got a YAML seq; write lines such as: length: 2048"),
-        ("text", "got a YAML str"),
-        (b"name: \xff", "expected text in UTF-8, got byte 0xff at offset 6; save it as UTF-8"),
-        ("name: a\0", "expected a YAML mapping of names to values, got "),
+        ("- a", "expected a YAML mapping of names to values, got ['a']; write lines such as: length: 2048"),
+        (b"name: \xff", "expected a YAML mapping of names to values, got "),
         ("[" * 10_000, "expected a YAML mapping of names to values, got "),
         ("x" * 2**21, "expected a YAML file of at most 1048576 bytes"),
     ],
 )
-def test_other_files_are_refused(content: str | bytes, message: str, tmp_path: Path) -> None:
-    with pytest.raises(TopThetaValueError) as caught:
-        read_configuration(write(tmp_path, content), FIELDS)
+def test_what_does_not_fit_is_named_by_file_and_setting(line: str | bytes, message: str, tmp_path: Path) -> None:
+    file = write(tmp_path, line)
+    with pytest.raises(TopThetaError) as caught:
+        read_configuration(file, FIELDS)
+    assert str(caught.value).startswith(f"{file}: ")
     assert message in str(caught.value)
 
 
@@ -124,21 +103,9 @@ def test_what_is_written_is_read_again(settings: dict[str, Any], tmp_path_factor
     assert read_configuration(file, FIELDS) == settings
 
 
-def test_a_converter_takes_more_than_the_type(tmp_path: Path) -> None:
-    def joined(value: Any) -> str:
-        if not isinstance(value, list):
-            raise ValueError("a list")
-        return ",".join(map(str, value))
-
-    file = write(tmp_path, "layer_k: [1, 2]\n")
-    assert read_configuration(file, FIELDS, {"layer_k": joined}) == {"layer_k": "1,2"}
-    with pytest.raises(TopThetaTypeError, match=r"settings\.yaml:1: layer_k: expected a list, got 7"):
-        read_configuration(write(tmp_path, "layer_k: 7\n"), FIELDS, {"layer_k": joined})
-
-
 def _use(context: typer.Context, value: Path | None) -> Path | None:
     if value is not None:
-        use_as_defaults(context, value, fields_of(command), {}, ("config",), {})
+        use_as_defaults(context, value, {name: FIELDS[name] for name in ("name", "k", "vmc", "row_fraction")})
     return value
 
 
@@ -170,7 +137,7 @@ def test_the_command_line_wins_over_the_file_and_the_file_over_the_defaults(tmp_
 
 
 def test_a_file_cannot_name_another(tmp_path: Path) -> None:
-    with pytest.raises(TopThetaValueError, match=r"settings\.yaml:1: config: expected the name of a setting"):
+    with pytest.raises(TopThetaValueError, match=r"settings\.yaml: config: expected the name of a setting"):
         outcome("--config", str(write(tmp_path, "config: other.yaml\n")))
     with pytest.raises(TopThetaValueError, match=r"expected a YAML file, got no such file; correct the path"):
         outcome("--config", str(tmp_path / "nowhere.yaml"))

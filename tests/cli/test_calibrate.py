@@ -69,7 +69,7 @@ def words(text: str) -> str:
     return re.sub(r"\s+", " ", text)
 
 
-@pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize("kind", ["llama", "qwen3"])
 def test_a_model_folder_becomes_a_table(kind: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     where = save_model(folder / f"tiny-{kind}", kind)
     assert main(str(where), "--text", "book.txt", *QUICK, "-o", "table.theta") == 0, capsys.readouterr().err
@@ -106,11 +106,8 @@ def test_the_embedded_model_needs_no_arguments_and_keeps_about_k(embedded: tuple
     table = ThresholdTable.load(folder / "thresholds.theta", fingerprint=model_fingerprint(load_tiny_llama()[0]))
     assert table.k.tolist() == [64, 128]
     assert table.layer_k == (128, 128, 0, 0, 0, 0)
-    ratios = [float(ratio) for ratio in re.findall(r"(\d\.\d\d) \(\d\.\d\d to \d\.\d\d\)", text)]
-    assert len(ratios) == 2 * 6 - 2
-    # the first two layers keep 128 either way
-    rows = re.findall(r"^ +(\d\*?) +(as k=128)?", text, re.MULTILINE)
-    assert rows == [("0*", "as k=128"), ("1*", "as k=128"), ("2", ""), ("3", ""), ("4", ""), ("5", "")]
+    ratios = [float(ratio) for ratio in re.findall(r" (\d\.\d\d) ", text.split("V rows per row")[1].split(".theta")[0])]
+    assert len(ratios) == 2 * 6
     assert all(0.6 < ratio < 1.6 for ratio in ratios)
 
 
@@ -119,13 +116,9 @@ def test_the_summary_says_what_was_made_and_what_comes_next(embedded: tuple[Path
     assert "\x1b" not in text
     assert "8 held out.\n" in text  # a program reads it: nothing is broken into lines
     for part in (
-        r"^tiny_llama: 6 layers x 8 heads, on cpu with 1 thread\. pooled, post_softmax, k = 64, 128, on 3 windows",
-        r"on 3 windows of 512 tokens; 8 held out\. On 8 held-out windows: k̃/k",
-        r"the mean over heads and rows \(5th to 95th percentile of the rows\)",
-        r"\* keeps at least 128\. Dense: rows of up to k keys \(\d+ % and \d+ % of the held-out rows at k = 64 and 128",
-        r"\); up to 128 keys in layers 0 and 1\.",
-        r"Row lengths: \d+ from 65 to 512, ",
-        r"thresholds\.theta: 0\.\d\d MB, after \d+ s, with at most \d\.\d GiB of memory\.",
+        r"^tiny_llama: 6 layers x 8 heads, on cpu\. pooled, post_softmax, k = 64, 128, on 3 windows of 512 tokens; 8",
+        r"On 8 held-out windows, means over heads and rows; V rows per row and KV group layer k=64: k̃/k V rows",
+        r"thresholds\.theta: 0\.\d\d MB, after \d+ s\.",
         r"Next: with toptheta_npu\.sparsify\(model, toptheta_npu\.ThresholdTable\.load\('thresholds\.theta'\), k=128\)",
         r"toptheta inspect thresholds\.theta",
     ):
@@ -158,9 +151,10 @@ def test_the_provenance_holds_the_settings_in_force_and_the_texts(model: Path, f
     provenance = ThresholdTable.load("thresholds.theta").provenance
     settings = yaml.safe_load(provenance["configuration"])
     assert settings["model"] == provenance["model"] == "tiny-random"
-    assert (settings["text"], settings["k"], settings["layer_k"]) == (["book.txt"], [8], [24, 24, 0])
+    assert (settings["text"], settings["k"], settings["layer_k"]) == (["book.txt"], [8], "24,24,0")
     assert (settings["seed"], settings["dtype"], settings["top_k_at_calibration"]) == (3, "auto", False)
-    assert re.fullmatch(r"first \d+ bytes, sha256 [0-9a-f]{64}", provenance["text book.txt"])
+    assert re.fullmatch(r"[0-9a-f]{64}", provenance["windows_sha256"])
+    assert provenance["texts"] == "book.txt"
     assert provenance["windows"] == "<|endoftext|> after every document"
     assert provenance["sequences"] == "4"
     # and they are a file for --config
@@ -170,25 +164,18 @@ def test_the_provenance_holds_the_settings_in_force_and_the_texts(model: Path, f
     assert Path("again.theta").read_bytes() == Path("thresholds.theta").read_bytes()
 
 
-def test_files_of_one_name_and_many_files_are_all_in_the_provenance(model: Path, folder: Path) -> None:
-    parts = Path("book.txt").read_text().split("\n    def ")
-    for name, some in (("a", parts[::2]), ("b", parts[1::2])):
-        (folder / name).mkdir()
-        (folder / name / "book.txt").write_text("\n".join(some))
-    assert main(str(model), "--text", "a/book.txt", "--text", "b/book.txt", *QUICK) == 0
-    provenance = ThresholdTable.load("thresholds.theta").provenance
-    assert {"text book.txt", "text book.txt (2)"} <= set(provenance)
+def test_many_files_are_counted_in_the_provenance(model: Path, folder: Path) -> None:
+    parts = Path("book.txt").read_text().split("\n    def ")[:60]
     (folder / "many").mkdir()
-    for number, part in enumerate(parts[:60]):
-        (folder / "many" / f"{number}.txt").write_text(part)
-    assert len(parts) > 55
-    assert main(str(model), "--text", "many", *QUICK, "--sequences", "all", "--force") == 0
-    texts = ThresholdTable.load("thresholds.theta").provenance["texts"]
-    assert re.fullmatch(rf"{min(60, len(parts))} files, sha256 of their names and digests [0-9a-f]{{64}}", texts)
+    for number, part in enumerate(parts):
+        (folder / "many" / f"{number:02}.txt").write_text(part)
+    assert main(str(model), "--text", "many", *QUICK, "--sequences", "0") == 0
+    texts = ThresholdTable.load("thresholds.theta").provenance["texts"].split(", ")
+    assert (len(texts), texts[0], texts[-1]) == (51, "many/00.txt", f"{len(parts) - 50} more")
 
 
 def test_the_command_line_wins_over_the_file(model: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = [f"model: {model}", "text: book.txt", "k: [4, 8]", "length: 64", "sequences: 3", "layer_k: {0: 16}"]
+    lines = [f"model: {model}", "text: book.txt", "k: [4, 8]", "length: 64", "sequences: 3", "layer_k: '0:16'"]
     Path("settings.yaml").write_text("\n".join([*lines, "placement: post_softmax", "device: cpu"]))
     assert main("--config", "settings.yaml", "--length", "80", "--placement", "pre_softmax") == 0
     table = ThresholdTable.load("thresholds.theta")
@@ -196,7 +183,7 @@ def test_the_command_line_wins_over_the_file(model: Path, folder: Path, capsys: 
     assert int(table.lengths[-1]) == 80
     Path("settings.yaml").write_text("\n".join([*lines, "placment: post_softmax"]))
     assert main("--config", "settings.yaml") == 2
-    assert "settings.yaml:7: placment: expected the name of a setting, got another; did you mean placement?" in words(
+    assert "settings.yaml: placment: expected the name of a setting, got another; did you mean placement?" in words(
         capsys.readouterr().err
     )
 
@@ -206,9 +193,6 @@ def test_the_command_line_wins_over_the_file(model: Path, folder: Path, capsys: 
     [
         (["--estimator", "algorithm1"], "True"),
         (["--estimator", "algorithm1", "--k", "16"], "False"),
-        (["--estimator", "algorithm1", "--dense-at-calibration"], "False"),
-        (["--estimator", "pooled"], "False"),
-        (["--estimator", "pooled", "--top-k-at-calibration"], "True"),
     ],
 )
 def test_top_k_at_calibration_is_that_of_the_paper_where_it_can_be(
@@ -222,28 +206,10 @@ def test_texts_to_judge_by(model: Path, folder: Path, capsys: pytest.CaptureFixt
     arguments = partial(main, str(model), "--text", "book.txt", *QUICK, "--force", "--evaluation")
     assert arguments(str(OTHER_BOOKS / "message.py")) == 0
     assert "8 held out." in words(capsys.readouterr().out)
-    Path("copy.txt").write_text("# other words at first\n" + Path("book.txt").read_text()[200:])
-    before = Path("thresholds.theta").read_bytes()
-    assert arguments("copy.txt") == 2
+    Path("link.txt").symlink_to("book.txt")
+    assert arguments("link.txt") == 2
     message = words(capsys.readouterr().err)
-    assert (
-        "error: --evaluation: expected texts of which at most 10 % of any window is calibrated on, in runs of 32 "
-        in (message)
-    )
-    example = re.search(r'got \d+ % of window \d+, such as "(.*)"; name other texts', message)
-    assert example
-    assert example[1][:30] in words(Path("book.txt").read_text())
-    assert Path("thresholds.theta").read_bytes() == before
-
-
-def test_repeated_text_among_the_windows_that_are_kept_back_is_told(
-    model: Path, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    Path("book.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 300)
-    assert main(str(model), "--text", "book.txt", *QUICK) == 0
-    assert "note: Of the windows that were kept back, 1 share more than 10 % of their tokens" in words(
-        capsys.readouterr().out
-    )
+    assert re.search(r"--evaluation: expected texts that are not calibrated on, got \S+book\.txt; name other", message)
 
 
 def test_less_text_than_asked_for_is_told(model: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -254,8 +220,7 @@ def test_less_text_than_asked_for_is_told(model: Path, folder: Path, capsys: pyt
     assert main(str(model), "--text", "texts", *QUICK, "--sequences", "500") == 0
     out = words(capsys.readouterr().out)
     assert re.search(r"note: The texts hold \d+ windows of 96 tokens to calibrate on, and not 500\.", out)
-    assert "note: 1 file is left out, binary, empty or JSON, such as texts/picture.png." in out
-    assert main(str(model), "--text", "texts", *QUICK, "--sequences", "all", "--force") == 0
+    assert "note: Left out as binary, empty or JSON: 1 of the files, such as texts/picture.png." in out
 
 
 def broken_models(folder: Path, model: Path) -> None:
@@ -263,18 +228,16 @@ def broken_models(folder: Path, model: Path) -> None:
     ignored = {
         "no-config": "config.json", "no-weights": "model.safetensors", "no-tokenizer": "tokenizer*",
         "damaged": "model.safetensors", "unknown": "config.json", "not-causal": "config.json",
-        "own-code": "config.json", "no-json": "config.json", "sliding": "config.json",
-        "bad-tokenizer": "tokenizer.json",
+        "own-code": "config.json", "sliding": "config.json",
     }  # fmt: skip
     for name, pattern in ignored.items():
         shutil.copytree(model, folder / name, ignore=shutil.ignore_patterns(pattern))
     (folder / "damaged" / "model.safetensors").write_bytes(b"abc")
-    (folder / "bad-tokenizer" / "tokenizer.json").write_text("{")
     own = {"model_type": "foo", "auto_map": {"AutoConfig": "configuration_foo.Foo"}}
     window = {**json.loads((model / "config.json").read_text()), "model_type": "mistral", "sliding_window": 64}
     for name, content in {
         "unknown": '{"model_type": "foo"}', "not-causal": '{"model_type": "t5"}', "own-code": json.dumps(own),
-        "no-json": "{", "sliding": json.dumps(window),
+        "sliding": json.dumps(window),
     }.items():  # fmt: skip
         (folder / name / "config.json").write_text(content)
 
@@ -289,13 +252,11 @@ def broken_models(folder: Path, model: Path) -> None:
             "MODEL: expected a folder with config.json, got no-config without it; give the folder that save_",
         ),
         ("no-weights", "MODEL: expected a folder with weights, got no-weights without model.safetensors"),
-        ("no-tokenizer", "MODEL: expected a folder with a tokenizer, got no-tokenizer without tokenizer.json; save it"),
-        ("bad-tokenizer", "MODEL: expected a tokenizer that transformers can load, got bad-tokenizer ("),
+        ("no-tokenizer", "MODEL: expected a tokenizer that transformers can load, got no-tokenizer ("),
         ("damaged", "MODEL: expected weights that transformers can load, got damaged ("),
-        ("unknown", "MODEL: expected an architecture that transformers knows, got unknown (The checkpoint you are"),
+        ("unknown", "MODEL: expected a configuration that transformers can load, got unknown (The checkpoint you are"),
         ("not-causal", "MODEL: expected a causal language model, got not-causal (model type t5); use a decoder-only"),
         ("own-code", "got own-code, which brings code of its own; add --trust-remote-code if you trust it"),
-        ("no-json", "MODEL: expected a configuration that transformers can read, got no-json ("),
         ("sliding", "sliding_window: expected None, got 64"),
     ],
 )
@@ -333,27 +294,18 @@ def no_weights(*_: object) -> None:
         (["--k", "8"], "--k: expected one or more different numbers, got [8, 8]"),
         (["--length", "1"], "--length: expected an int of at least 2, got 1"),
         (["--length", "300"], "--length: expected at most 256 tokens, for which the model has positions, got 300; use"),
-        (["--sequences", "none"], "--sequences: expected a number from 1, or all, got 'none'"),
-        (["--sequences", "0"], "--sequences: expected a number from 1, or all, got '0'"),
+        (["--sequences", "-1"], "--sequences: expected an int of at least 0, got -1"),
         (["--layer-k", "1,2"], "--layer-k: expected 3 numbers, one per layer, got 2; such as 0:512,1:512 for"),
         (["--layer-k", "0:1,9:1"], "--layer-k: expected layers 0 to 2, got layer 9"),
-        (["--layer-k", "0:1,0:2"], "got layer 0 twice"),
         (["--layer-k", "x"], "--layer-k: expected LAYER:K, separated by commas, got 'x'"),
         (["--layer-k", "99,99,99"], "--layer-k: expected less than 96, the keys of the longest row, in some layer"),
         (["--placement", "middle"], "--placement: expected one of pre_softmax, post_softmax, got 'middle'"),
-        (["--estimator", "best"], "--estimator: expected one of algorithm1, pooled, got"),
         (["--k", "4", "--top-k-at-calibration"], "--top-k-at-calibration needs one --k, which decides what"),
         (["--row-fraction", "1e-6"], "--row-fraction: expected a share that picks some row of more than 8 keys, got "
          "1e-06, with which there is none; raise it, or feed more sequences"),
-        (["--row-fraction", "2"], "--row-fraction: expected above 0 and at most 1, got 2.0"),
-        (["--alpha", "nan"], "alpha: expected a finite number, got nan"),
         (["--dtype", "int8"], "--dtype: expected one of auto, float32, bfloat16, float16, got 'int8'"),
-        (["--sequences", "٤"], "--sequences: expected a number from 1, or all, got '٤'"),
         (["--device", "tpu"], "--device: expected one of cpu, cuda, npu, auto, got 'tpu'"),
-        (["--text", "nowhere.txt"], "nowhere.txt: expected a file or folder with text, got no such file; correct the"),
         (["--evaluation", "short.txt"], "--evaluation: expected at least 96 tokens for 1 window of 96, got 7; name"),
-        (["-o", "nowhere/t.theta"], "--output: expected a file in an existing folder, got no such folder at nowhere/"),
-        (["-o", "/dev"], "--output: expected the name of a file, got a folder at /dev"),
         (["-o", "there.theta"], "--output: expected a new file, got there.theta, which is there already; add --force"),
         (["-o", "copy/t.safetensors"], "--output: expected a name that does not end in .safetensors in the folder of a "
          "model, got copy/t.safetensors, which engines such as vLLM would load as weights; use t.theta"),
@@ -375,25 +327,12 @@ def test_wrong_options_are_refused_before_any_work(
     assert not list(folder.glob("thresholds.theta*"))
 
 
-@pytest.mark.parametrize("letters", [248, 255])
-def test_a_name_to_which_those_of_the_state_cannot_be_added_is_refused_before_the_work(
-    letters: int, model: Path, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(str(model), "--text", "book.txt", "-o", "a" * letters) == 2
-    said = words(capsys.readouterr().err)
-    assert "--output: expected a place where a file can be written, got File name too long at aaa" in said
-    assert said.rstrip().endswith("choose a shorter name")
-    assert said.count("error:") == 1
-    assert not list(folder.glob("a*"))
-
-
 @pytest.mark.parametrize(
     ("text", "length", "message"),
     [
         ("too short a text", "96", "--text: expected at least 192 tokens for 2 windows of 96, of which one is kept "
          "back to judge by, got 7; name more text "),
         ("all = len(range(9))\n" * 30, "250", r"got (\d+); name more text, or use --length \d+ "),
-        ("  \n ", "96", "got 0; name more text "),
     ],
 )  # fmt: skip
 def test_too_little_text(
@@ -515,29 +454,11 @@ def test_of_two_commands_for_one_output_the_second_waits_for_nothing(
     assert sorted(path.name for path in folder.iterdir()) == ["book.txt"]
 
 
-def test_a_table_that_another_command_wrote_meanwhile_is_not_replaced(
-    model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments_of = command._arguments
-
-    def late(*given: object) -> object:
-        Path("thresholds.theta").write_text("of another")
-        return arguments_of(*given)
-
-    monkeypatch.setattr(command, "_arguments", late)
-    assert main(str(model), "--text", "book.txt", *QUICK) == 2
-    assert "--output: expected a new file, got thresholds.theta, which is there already" in capsys.readouterr().err
-    assert Path("thresholds.theta").read_text() == "of another"
-
-
-@pytest.mark.parametrize("estimator", ["pooled", "algorithm1"])
-def test_weights_that_are_no_numbers_are_named_by_their_layer(
-    estimator: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_weights_that_are_no_numbers_are_named_by_their_layer(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     network = transformers.AutoModelForCausalLM.from_pretrained(save_model(folder / "broken"))
     network.model.layers[1].self_attn.q_proj.weight.data[0, 0] = torch.nan
     network.save_pretrained(folder / "broken")
-    assert main("broken", "--text", "book.txt", *QUICK, "--estimator", estimator) == 2
+    assert main("broken", "--text", "book.txt", *QUICK) == 2
     said = words(capsys.readouterr().err)
     assert "error: scores of layer 1: expected finite elements or -inf, got NaN" in said
     assert sorted(path.name for path in folder.iterdir()) == ["book.txt", "broken"]
@@ -582,7 +503,7 @@ def test_scales_of_an_int8_cache_are_those_of_the_windows_calibrated_on(
 
 
 def entry(layer: int, k: int, ratio: float, rows: int = 10) -> Kept:
-    return Kept(layer, k, k, ratio, (ratio, ratio), (k, k), rows, 10)
+    return Kept(layer, k, ratio, k, rows)
 
 
 def test_a_layer_far_from_k_is_warned_of() -> None:
@@ -604,18 +525,7 @@ def test_the_warning_is_printed(
     assert "warning: k̃/k at k=8 is off by more than 0 % in layer" in words(capsys.readouterr().out)
 
 
-def test_lengths_without_rows_are_named() -> None:
-    shape = (1, 2, 1, 3)
-    table = ThresholdTable(
-        theta=torch.ones(shape), k=torch.tensor([4]), lengths=torch.tensor([8, 12, 16]),
-        counts=torch.tensor([[[3, 3, 3]], [[3, 0, 3]]]), std=torch.zeros(shape), placement="pre_softmax",
-        estimator="pooled", alpha=0.0, layer_k=[0, 0], fingerprint="demo",
-    )  # fmt: skip
-    expected = "3 from 8 to 16; 1 without rows in layer 1 (12), filled from their neighbours"
-    assert calibration_report.knots(table) == expected
-
-
-def test_layers_without_a_sparse_row_are_named() -> None:
+def test_a_layer_without_a_sparse_row_is_dense() -> None:
     shape = (1, 3, 1, 1)
     theta = torch.ones(shape)
     theta[0, 0] = theta[0, 2] = -torch.inf
@@ -624,16 +534,13 @@ def test_layers_without_a_sparse_row_are_named() -> None:
         std=torch.zeros(shape), placement="pre_softmax", estimator="pooled", alpha=0.0, layer_k=[9, 0, 0],
         fingerprint="demo", provenance=told_dense([2], "a sliding window"),
     )  # fmt: skip
-    kept = [entry(0, 4, float("nan"), rows=0), entry(1, 4, 1.0)]
-    assert calibration_report.dense_rows(table, kept) == (
-        "rows of up to k keys (67 % of the held-out rows at k = 4); everything in layer 0 (keeps at least 9, and no "
-        "calibrated row is longer); everything in layer 2 (a sliding window)"
-    )
     output = StringIO()
-    calibration_report.show(Console(file=output, width=120), table, kept, 1, 1)
+    kept = [entry(0, 4, float("nan"), rows=0), entry(1, 4, 1.02)]
+    calibration_report.show(Console(file=output, width=120), table, kept, 1)
     text = output.getvalue()
-    assert [line.split()[0] for line in text.splitlines() if " (1.00 to 1.00)" in line] == ["1"]
-    assert "*" not in text
+    assert [line.split() for line in text.splitlines() if " 1.02 " in line] == [["1", "1.02", "4"]]
+    assert "Dense: layer 0 (keeps at least 9, and no calibrated row is longer)." in text
+    assert "Dense: layer 2 (a sliding window)." in text
 
 
 def test_a_hybrid_model_keeps_its_sliding_layers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -648,34 +555,19 @@ def test_a_hybrid_model_keeps_its_sliding_layers(folder: Path, capsys: pytest.Ca
         shutil.copy(TINY_LLAMA / name, folder / "hybrid")
     assert main("hybrid", "--text", "book.txt", *QUICK) == 0
     said = words(capsys.readouterr().out)
-    assert "up to 24 keys in layer 1; everything in layers 0 and 2 (a sliding window of 32 tokens)." in said
-    assert re.findall(r" (\d\*?) \d\.\d\d \(", said) == ["1*", "3"]
-    assert "* keeps at least 24." in said
+    assert "Dense: layers 0, 2 (a sliding window of 32 tokens)." in said
+    assert re.findall(r" (\d) \d\.\d\d \d", said) == ["1", "3"]
     assert toptheta("inspect", "thresholds.theta") == 0
-    assert "dense layers 0 and 2: a sliding window of 32 tokens" in words(capsys.readouterr().out)
+    assert "dense layers 0, 2: a sliding window of 32 tokens" in words(capsys.readouterr().out)
 
 
-def test_texts_from_json_lines_and_data_sets(model: Path, folder: Path) -> None:
-    datasets = pytest.importorskip("datasets")
+def test_texts_from_json_lines(model: Path, folder: Path) -> None:
     parts = Path("book.txt").read_text().split("\n    def ")
-    Path("book.jsonl").write_text("\n".join(json.dumps({"body": part}) for part in parts))
-    datasets.Dataset.from_dict({"body": parts}).save_to_disk("saved")
-    for text in ("book.jsonl", "saved"):
-        assert main(str(model), "--text", text, "--field", "body", *QUICK, "-o", f"{text}.theta") == 0
-    lines, rows = (ThresholdTable.load(f"{text}.theta") for text in ("book.jsonl", "saved"))
-    assert torch.equal(lines.theta, rows.theta)
-    assert lines.provenance["windows_sha256"] == rows.provenance["windows_sha256"]
-
-
-def test_a_data_set_without_its_package_says_what_to_install(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (folder / "saved").mkdir()
-    for name in ("dataset_info.json", "state.json"):
-        (folder / "saved" / name).write_text("{}")
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    assert main("--text", "saved") == 2
-    assert "error: datasets is missing; pip install 'toptheta_npu[datasets]'" in words(capsys.readouterr().err)
+    for name, field in (("book", "text"), ("other", "body")):
+        Path(f"{name}.jsonl").write_text("\n".join(json.dumps({field: part}) for part in parts))
+        assert main(str(model), "--text", f"{name}.jsonl", "--field", field, *QUICK, "-o", f"{name}.theta") == 0
+    default, named = (ThresholdTable.load(f"{name}.theta").provenance for name in ("book", "other"))
+    assert default["windows_sha256"] == named["windows_sha256"]
 
 
 @full

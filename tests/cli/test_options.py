@@ -12,7 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 from toptheta_npu._configuration import fields_of, read_configuration
-from toptheta_npu.cli.common.options import Settings, command
+from toptheta_npu.cli.common.options import command
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ def run(*arguments: str) -> tuple[int, str, list[Options]]:
         seen.append(options)
 
     app = typer.Typer(pretty_exceptions_enable=False)
-    app.command()(command(Options, work, Settings(exclude=("restart",))))
+    app.command()(command(Options, work, config=True, exclude=("restart",)))
     done = CliRunner().invoke(app, arguments)
     return done.exit_code, done.output + str(done.exception or ""), seen
 
@@ -56,7 +56,7 @@ def test_the_shell_and_a_file_fill_the_same_fields(tmp_path: Path) -> None:
     assert Options(**read_configuration(file, fields)) == Options(name="mine", k=[8, 16], row_fraction=0.5)
 
 
-@pytest.mark.parametrize(("line", "said"), [("restart: true", "give it on the command line"), ("kk: 3", "kk")])
+@pytest.mark.parametrize(("line", "said"), [("restart: true", "restart: expected the name of"), ("kk: 3", "kk")])
 def test_a_file_names_options_that_it_may(line: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "settings.yaml").write_text(line)
     status, output, seen = run("--config", str(tmp_path / "settings.yaml"))

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers.processors import TemplateProcessing
 
 from toptheta_npu.assets import load_tiny_llama
-from toptheta_npu.errors import TopThetaValueError
-from toptheta_npu.texts import Conventions, StoredText, Windows, collect_windows, held_out_places, overlaps
+from toptheta_npu.texts import Conventions, PlainText, StoredText, collect_windows, held_out_places
 from toptheta_npu.texts import sources as sources_module
 from toptheta_npu.texts.sources import Piece
 
@@ -35,7 +34,7 @@ LETTERS = Conventions.of(Letters())  # type: ignore[arg-type]
 
 def windows_of(texts: list[str], length: int, most: int | None) -> list[list[int]]:
     found = collect_windows([StoredText(text, text) for text in texts], LETTERS, length, most)
-    return [found[place].tolist() for place in range(len(found))]
+    return [window.tolist() for window in found.tokens]
 
 
 @given(
@@ -46,11 +45,11 @@ def windows_of(texts: list[str], length: int, most: int | None) -> list[list[int
 def test_windows_hold_every_token_once(texts: list[str], length: int, most: int | None) -> None:
     found = collect_windows([StoredText(text, text) for text in texts], LETTERS, length, most)
     whole = sum(len(text) + 1 for text in texts)
-    assert len(found) == (whole // length if most is None else min(most, whole // length))
-    have = Counter(token for place in range(len(found)) for token in found[place].tolist())
+    assert len(found.tokens) == (whole // length if most is None else min(most, whole // length))
+    have = Counter(token for window in found.tokens for token in window.tolist())
     assert have <= Counter(ord(letter) for text in texts for letter in f"{text}\0")
-    if most is None or len(found) < most:
-        assert found.rest == whole - len(found) * length
+    if most is None or len(found.tokens) < most:
+        assert found.rest == whole - len(found.tokens) * length
 
 
 def test_windows_are_dealt_from_all_sources_and_ends_are_joined() -> None:
@@ -64,12 +63,7 @@ def test_all_windows_come_one_source_after_the_other() -> None:
     assert letters == ["aaa", "aaa", "bbb", "bbb"]
 
 
-def test_few_windows_come_from_different_sources() -> None:
-    first = windows_of(["a" * 100, "b" * 100, "c" * 100], 10, 3)
-    assert [window[0] for window in first] == [ord("a"), ord("b"), ord("c")]
-
-
-class Counted(StoredText):
+class Counted(PlainText):
     """Says how many of its pieces were read."""
 
     read = 0
@@ -80,30 +74,13 @@ class Counted(StoredText):
             yield piece
 
 
-def test_no_more_is_read_than_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_is_read_than_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources_module, "PIECE", 50)
-    sources = [Counted(name, "ab " * 10_000) for name in "xyz"]
-    collect_windows(sources, LETTERS, 100, 2)
+    (tmp_path / "a.txt").write_text("ab " * 10_000)
+    sources = [Counted(tmp_path / "a.txt", name) for name in "xyz"]
+    found = collect_windows(sources, LETTERS, 100, 2)
     assert [source.read for source in sources] == [3, 3, 0]
-
-
-def test_many_windows_are_kept_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toptheta_npu.texts.packing._IN_MEMORY", 64)
-    found = collect_windows([StoredText("a", "abcdefgh" * 100)], LETTERS, 8, None)
-    assert len(found) == 100
-    assert found[99].tolist() == found[0].tolist() == [ord(letter) for letter in "abcdefgh"]
-    with pytest.raises(IndexError):
-        found[100]
-
-
-def test_a_full_disk_is_named() -> None:
-    windows = Windows(4)
-    windows._file.close()
-    windows._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
-    with pytest.raises(
-        TopThetaValueError, match=r"room for the tokens, 16 bytes a window, got No space left on device"
-    ):
-        windows.append(torch.zeros(4, dtype=torch.int32).numpy())
+    assert found.sources == sources[:2]
 
 
 def test_sequences_begin_as_the_tokenizer_begins_a_text() -> None:
@@ -119,8 +96,8 @@ def test_sequences_begin_as_the_tokenizer_begins_a_text() -> None:
     text = "import os\n" * 30
     found = collect_windows([StoredText("a", text), StoredText("b", "x = 1\n")], conventions, 16, None)
     plain = tokenizer(text, add_special_tokens=False)["input_ids"]
-    assert found[0].tolist() == [bos, *plain[:15]]
-    assert found[1].tolist() == [bos, *plain[15:30]]
+    assert found.tokens[0].tolist() == [bos, *plain[:15]]
+    assert found.tokens[1].tolist() == [bos, *plain[15:30]]
 
 
 def test_a_tokenizer_without_ends_joins_the_documents() -> None:
@@ -128,7 +105,7 @@ def test_a_tokenizer_without_ends_joins_the_documents() -> None:
     letters.eos_token_id = None
     conventions = Conventions.of(letters)  # type: ignore[arg-type]
     found = collect_windows([StoredText("a", "ab"), StoredText("b", "cd")], conventions, 4, None)
-    assert found[0].tolist() == [ord(letter) for letter in "abcd"]
+    assert found.tokens[0].tolist() == [ord(letter) for letter in "abcd"]
 
 
 @given(count=st.integers(1, 16), spare=st.integers(1, 400))
@@ -136,20 +113,3 @@ def test_held_out_windows_are_different_and_spread(count: int, spare: int) -> No
     places = held_out_places(count + spare, count)
     assert len(set(places)) == count
     assert all(0 <= place < count + spare for place in places)
-
-
-def test_overlap_is_found_wherever_it_lies() -> None:
-    generator = torch.Generator().manual_seed(0)
-    ours, theirs = torch.randint(1000, (2, 6, 200), generator=generator)
-    assert overlaps(list(ours), list(theirs)) == []
-    theirs[4, 50:90] = ours[2, 7:47]  # 40 tokens of 200
-    theirs[1, 0:31] = ours[3, 0:31]  # shorter than a run
-    (found,) = overlaps(list(ours), list(theirs))
-    assert (found.window, found.share) == (2, 0.2)
-    assert found.tokens.tolist() == ours[2, 7:47].tolist()
-
-
-def test_short_windows_overlap_too() -> None:
-    window = torch.arange(8)
-    assert [found.share for found in overlaps([window], [torch.arange(2, 10)])] == [0.75]
-    assert overlaps([window], [torch.arange(3)]) == []

@@ -1,8 +1,7 @@
-"""Documents from files, folders and data sets: what is read, what is refused, and how it is said."""
+"""Documents from files and folders: what is read, what is refused, and how it is said."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toptheta_npu.errors import TopThetaError, TopThetaTypeError, TopThetaValueError
-from toptheta_npu.texts import Source, StoredText, decoding, find_sources, read_before, sources
+from toptheta_npu.texts import PlainText, Source, find_sources, sources
 
 
 def documents(source: Source) -> list[str]:
@@ -29,57 +28,33 @@ def read(path: Path, **options: str) -> list[str]:
     return [text for source in find_sources([path], **options).sources for text in documents(source)]
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
-def test_text_is_read_with_a_byte_order_mark_and_without(
-    encoding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = "abc\n漢字かな\r\n" * 50
-    monkeypatch.setattr(decoding, "CHUNK", 7)  # characters lie across the ends of chunks
-    monkeypatch.setattr(decoding.read_at, "__defaults__", (7,))
-    (tmp_path / "a.txt").write_bytes(text.encode(encoding))
-    assert read(tmp_path / "a.txt") == [text]
+@given(text=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\ufeff"), max_size=300))
+def test_pieces_join_to_the_text(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Whatever lies across the ends of pieces, and with a byte order mark or without."""
+    file = tmp_path_factory.getbasetemp() / "a.txt"
+    for encoding in ("utf-8", "utf-8-sig"):
+        file.write_bytes(text.encode(encoding))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sources, "PIECE", 16)
+            pieces = list(PlainText(file, "a").pieces())
+        assert "".join(piece.text for piece in pieces) == text
+        assert all(len(piece.text.encode()) <= 16 for piece in pieces)
+        assert [piece.ends for piece in pieces] == [False] * (len(pieces) - 1) + [True]
 
 
-@given(text=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=300))
-def test_pieces_join_to_the_text(text: str) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sources, "PIECE", 16)
-        pieces = list(StoredText("a", text).pieces())
-    assert all(0 < len(piece.text) <= 16 for piece in pieces)
-    assert [piece.ends for piece in pieces] == [False] * (len(pieces) - 1) + [True] * bool(pieces)
-    joined = "".join(piece.text for piece in pieces)
-    assert joined == text or (text.endswith(joined) and text.removesuffix(joined).isspace())
-
-
-def test_pieces_end_after_lines_or_before_spaces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_end_after_lines_or_before_spaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "PIECE", 10)
-    pieces = [piece.text for piece in StoredText("a", "one two\nthree four five sixseveneight").pieces()]
+    (tmp_path / "a.txt").write_text("one two\nthree four five sixseveneight")
+    pieces = [piece.text for piece in PlainText(tmp_path / "a.txt", "a").pieces()]
     assert pieces == ["one two\n", "three", " four", " five", " sixsevene", "ight"]
-
-
-def test_a_large_file_is_read_no_further_than_needed(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("a line of text\n" * 2**16)
-    (source,) = find_sources([tmp_path / "a.txt"]).sources
-    next(iter(source.pieces()))
-    content = (tmp_path / "a.txt").read_bytes()
-    have = int(source.used().split()[1])
-    assert have < len(content) / 3
-    assert source.used() == f"first {have} bytes, sha256 {hashlib.sha256(content[:have]).hexdigest()}"
-
-
-def test_a_single_line_of_megabytes_is_read(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("x" * 3_000_000)
-    assert [len(text) for text in read(tmp_path / "a.txt")] == [3_000_000]
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (b"a\nab\xff c", "expected text in UTF-8, got byte 0xff at offset 4; leave it out, or convert it: iconv -f l"),
-        (b"x" * 100_000 + b"\xe4", "byte 0xe4 at offset 100000"),
-        (b"x" * (2**16 - 1) + "é".encode()[:1], "byte 0xc3 at offset 65535"),
-        ("text".encode("utf-16"), "byte 0xff at offset 0"),
-        (b"abc\0def", "got a binary one, with a null byte at offset 3; leave it out"),
+        (b"x\n" * 100_000 + b"\xe4", "byte 0xe4 at offset 200000"),
+        (b"abc\0def", "got a binary one, with null bytes; leave it out"),
     ],
 )
 def test_bytes_that_are_no_text_are_named(content: bytes, message: str, tmp_path: Path) -> None:
@@ -90,7 +65,8 @@ def test_bytes_that_are_no_text_are_named(content: bytes, message: str, tmp_path
     assert message in str(caught.value)
 
 
-def test_json_lines_have_a_document_a_line(tmp_path: Path) -> None:
+def test_json_lines_have_a_document_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "PIECE", 20)  # shorter than lines
     lines = [json.dumps({"id": 1, "body": "one\ntwo"}), "", json.dumps({"body": "drei\u2028vier"}, ensure_ascii=False)]
     (tmp_path / "a.jsonl").write_text("\r\n".join(lines) + "\n", encoding="utf-8")
     assert read(tmp_path / "a.jsonl", field="body") == ["one\ntwo", "drei\u2028vier"]
@@ -99,18 +75,11 @@ def test_json_lines_have_a_document_a_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "error", "message"),
     [
-        (
-            '{"txt": "b", "id": 1}',
-            TopThetaValueError,
-            "expected a field 'text', got the fields txt, id; name the field",
-        ),
-        ("{}", TopThetaValueError, "got the fields none"),
+        ('{"txt": "b"}', TopThetaValueError, "expected a JSON object with a field 'text', got ['txt']; name the field"),
         ('{"text": 3}', TopThetaTypeError, "expected text in field 'text', got 3; name another field with --field"),
-        ('{"text": null}', TopThetaTypeError, "got None"),
-        ("{oops", TopThetaValueError, "expected a JSON object, got '{oops' (Expecting property name"),
-        ("[1]", TopThetaValueError, "expected a JSON object, got [1]"),
+        ("{oops", TopThetaValueError, "expected a JSON object, got '{oops'"),
+        ("[1]", TopThetaValueError, "expected a JSON object with a field 'text', got [1]"),
         ("[" * 10**5, TopThetaValueError, "expected a JSON object"),
-        ('{"text": "\\ud800"}', TopThetaValueError, "half a surrogate pair at character 0"),
     ],
 )
 def test_bad_lines_are_named_by_file_and_line(
@@ -123,123 +92,44 @@ def test_bad_lines_are_named_by_file_and_line(
     assert message in str(caught.value)
 
 
-def test_a_json_file_is_refused_and_in_a_folder_left_out(tmp_path: Path) -> None:
-    (tmp_path / "a.JSON").write_text('{"text": "a"}')
-    with pytest.raises(TopThetaValueError) as caught:
-        find_sources([tmp_path / "a.JSON"])
-    assert str(caught.value) == (
-        f"{tmp_path / 'a.JSON'}: expected text or JSON lines, got a .json file; name it .jsonl if it has an object a "
-        "line, or .txt to read it as it is"
-    )
-    (tmp_path / "b.jsonl").write_text('{"text": "b"}')
-    found = find_sources([tmp_path])
-    assert [source.name for source in found.sources] == [f"{tmp_path.name}/b.jsonl"]
-    assert [path.name for path in found.left_out] == ["a.JSON"]
-
-
-def test_a_line_too_long_for_json_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "MAX_LINE", 1000)
-    (tmp_path / "a.jsonl").write_text("x" * 2000)
-    with pytest.raises(
-        TopThetaValueError, match=r"expected lines of at most 1000 characters, .* write one object a line"
-    ):
-        read(tmp_path / "a.jsonl")
-
-
 def test_a_folder_gives_its_text_files_in_order(tmp_path: Path) -> None:
     folder = tmp_path / "texts"
     for name, content in {
         "b.txt": b"b", "a/c.py": b"c", "a/d.jsonl": b'{"text": "d"}\n{"text": "e"}\n', "picture.png": b"\x89PNG\0",
-        "empty.txt": b"", ".hidden": b"hidden", ".git/config": b"hidden",
+        "empty.txt": b"", "a.JSON": b"{}", ".hidden": b"hidden", ".git/config": b"hidden",
     }.items():  # fmt: skip
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
+    (folder / "loop").symlink_to(folder)
+    (folder / "dangling").symlink_to(tmp_path / "nowhere")
     found = find_sources([folder])
     assert [source.name for source in found.sources] == ["texts/a/c.py", "texts/a/d.jsonl", "texts/b.txt"]
     assert [text for source in found.sources for text in documents(source)] == ["c", "d", "e", "b"]
-    assert [path.name for path in found.left_out] == ["empty.txt", "picture.png"]
-
-
-def test_links_to_files_are_read_and_those_to_folders_are_not(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("a")
-    folder = tmp_path / "texts"
-    folder.mkdir()
-    (folder / "file").symlink_to(tmp_path / "a.txt")
-    (folder / "loop").symlink_to(folder)
-    (folder / "dangling").symlink_to(tmp_path / "nowhere")
-    assert read(folder) == ["a"]
-
-
-def make_paths(folder: Path) -> None:
-    (folder / "a.txt").write_text("a")
-    (folder / "empty.txt").write_text("")
-    (folder / "nothing").mkdir()
-    (folder / "binary").mkdir()
-    (folder / "binary" / "a.bin").write_bytes(b"\0")
-    (folder / "self").symlink_to(folder / "self")
+    assert [path.name for path in found.left_out] == ["a.JSON", "empty.txt", "picture.png"]
 
 
 @pytest.mark.parametrize(
-    ("names", "message"),
+    ("name", "message"),
     [
-        (["nowhere"], "nowhere: expected a file or folder with text, got no such file; correct the path"),
-        (["empty.txt"], "empty.txt: expected a file with text, got an empty one; leave it out"),
-        (["nothing"], "nothing: expected a folder with text files, got one without any; name another folder"),
-        (
-            ["binary"],
-            "binary: expected a folder with text files, got one without any, only binary, empty or JSON ones; ",
-        ),
-        (["self"], "self: expected a file or folder with text, got one that cannot be read (Too many levels of"),
+        ("nowhere", "nowhere: expected a file or folder with text, got no such file; correct the path"),
+        ("empty.txt", "empty.txt: expected a file with text, got an empty one; leave it out"),
+        ("a.json", "a.json: expected text or JSON lines, got a .json file; name it .jsonl if it has an object a line"),
+        ("binary", "binary: expected a folder with text files, got one without any, only binary, empty or JSON ones; "),
     ],
 )
-def test_paths_that_lead_to_no_text_are_refused(names: list[str], message: str, tmp_path: Path) -> None:
-    make_paths(tmp_path)
+def test_paths_that_lead_to_no_text_are_refused(name: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "a.json").write_text("{}")
+    (tmp_path / "binary").mkdir()
+    (tmp_path / "binary" / "a.bin").write_bytes(b"\0")
     with pytest.raises(TopThetaValueError) as caught:
-        find_sources([tmp_path / name for name in names])
+        find_sources([tmp_path / name])
     assert message in str(caught.value)
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a")
     (source,) = find_sources([tmp_path / "a.txt"]).sources
     (tmp_path / "a.txt").unlink()
-    (tmp_path / "a.txt").mkdir()
-    with pytest.raises(TopThetaValueError, match=r"a\.txt: expected a text file, got one that cannot be read \(Is a d"):
+    with pytest.raises(TopThetaValueError, match=r"a\.txt: expected a text file, got one that cannot be read"):
         documents(source)
-
-
-def test_a_file_of_which_a_part_was_read_before_is_known_by_its_beginning(tmp_path: Path) -> None:
-    for name, text in {"long.txt": "abc def\n" * 50_000, "short.txt": "abc def\n", "other.jsonl": "{}\n"}.items():
-        (tmp_path / name).write_text(text)
-    then = find_sources([tmp_path / "long.txt"]).sources[0]
-    next(then.pieces())
-    assert int(then.used().split()[1]) < 300_000  # a part
-    (tmp_path / "copy.txt").write_bytes((tmp_path / "long.txt").read_bytes() + b"and more")
-    records = ["PreTrainedTokenizerFast", then.used(), StoredText("none", "").used()]
-    found = read_before(find_sources([tmp_path]).sources, records)
-    assert [Path(name).name for name in found] == ["copy.txt", "long.txt"]
-    assert read_before(find_sources([tmp_path]).sources, records[::2]) == []
-
-
-def test_a_data_set_on_disk_gives_its_rows(tmp_path: Path) -> None:
-    datasets = pytest.importorskip("datasets")
-    rows = datasets.Dataset.from_dict({"text": ["one", "", "two"], "id": [1, 2, 3]})
-    rows.save_to_disk(tmp_path / "rows")
-    (source,) = find_sources([tmp_path / "rows"]).sources
-    assert documents(source) == ["one", "two"]
-    assert (source.name, source.used()[:12]) == ("rows", "first 3 rows")
-    with pytest.raises(
-        TopThetaValueError, match=r"expected a column 'body', got the columns text, id; name the column"
-    ):
-        find_sources([tmp_path / "rows"], field="body")
-    with pytest.raises(TopThetaTypeError, match=r"rows, row 0: expected text in field 'id', got 1"):
-        read(tmp_path / "rows", field="id")
-    datasets.DatasetDict(train=rows, test=rows).save_to_disk(tmp_path / "splits")
-    with pytest.raises(
-        TopThetaValueError, match=r"expected one split, got the splits test, train; name one of its fold"
-    ):
-        find_sources([tmp_path / "splits"])
-    assert read(tmp_path / "splits" / "train") == ["one", "two"]
-    (tmp_path / "rows" / "state.json").write_text("{")
-    with pytest.raises(TopThetaValueError, match=r"rows: expected a data set that save_to_disk wrote"):
-        find_sources([tmp_path / "rows"])

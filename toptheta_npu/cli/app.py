@@ -42,7 +42,7 @@ for registered in app.registered_commands:
 
 #: The extra that brings a package.
 _EXTRAS = {
-    "transformers": "hf", "tokenizers": "hf", "matplotlib": "plot", "datasets": "datasets", "lm_eval": "eval",
+    "transformers": "hf", "tokenizers": "hf", "matplotlib": "plot", "lm_eval": "eval",
     "gguf": "gguf",
 }  # fmt: skip
 

@@ -1,25 +1,21 @@
-"""Texts for calibration: read from files, folders and data sets, tokenised, cut into windows, kept apart."""
+"""Texts for calibration and evaluation: read from files and folders, tokenised, cut into windows."""
 
 from __future__ import annotations
 
 from .conventions import Conventions
-from .found import Sources, find_sources
-from .overlap import Overlap, overlaps
-from .packing import Windows, collect_windows, held_out_count, held_out_places
-from .sources import Source, StoredText, read_before, was_read
+from .packing import Windows, collect_windows, digest_of, held_out_count, held_out_places
+from .sources import PlainText, Source, Sources, StoredText, find_sources
 
 __all__ = [
     "Conventions",
-    "Overlap",
+    "PlainText",
     "Source",
     "Sources",
     "StoredText",
     "Windows",
     "collect_windows",
+    "digest_of",
     "find_sources",
     "held_out_count",
     "held_out_places",
-    "overlaps",
-    "read_before",
-    "was_read",
 ]

@@ -3,83 +3,49 @@
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import IO
+from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import TopThetaValueError
 from .conventions import Conventions, Tokens
 from .sources import Source
 
 #: The most windows that are kept back.
 MAX_HELD_OUT = 16
-_IN_MEMORY = 2**26
 
 
+@dataclass
 class Windows:
-    """Windows of tokens, in a temporary file where they are many.
+    """Windows of tokens.
 
     Attributes:
-        length: tokens of each.
+        tokens: int64 [length] each.
         rest: tokens that were read and fill no window.
-
-    Example:
-        >>> windows = Windows(2)
-        >>> windows.append(np.array([5, 6], dtype=np.int32))
-        >>> len(windows), windows[0]
-        (1, tensor([5, 6]))
+        sources: of which something was read.
     """
 
-    def __init__(self, length: int) -> None:
-        self.length = length
-        self.rest = 0
-        self._count = 0
-        self._file: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 (gone with the object)
+    tokens: list[Tensor] = field(default_factory=list)
+    rest: int = 0
+    sources: list[Source] = field(default_factory=list)
 
-    def __len__(self) -> int:
-        return self._count
 
-    def __getitem__(self, place: int) -> Tensor:
-        """Read a window, int64 [length]."""
-        if not 0 <= place < self._count:
-            raise IndexError(place)
-        size = 4 * self.length
-        self._file.seek(place * size)
-        return torch.from_numpy(np.frombuffer(self._file.read(size), dtype=np.int32).astype(np.int64))
-
-    def append(self, window: Tokens) -> None:
-        """Add a window, int32 [length].
-
-        Raises:
-            TopThetaValueError: the temporary file cannot be written.
-        """
-        try:
-            self._file.seek(self._count * 4 * self.length)
-            self._file.write(window.tobytes())
-        except OSError as error:
-            raise TopThetaValueError(
-                tempfile.gettempdir(), f"room for the tokens, {4 * self.length} bytes a window",
-                f"{error.strerror or error} at window {self._count}", "free some space, or set TMPDIR to another disk",
-            ) from error  # fmt: skip
-        self._count += 1
-
-    def digest(self, places: Iterable[int]) -> str:
-        """Compute the SHA-256 of the windows at ``places``, in this order."""
-        digest = hashlib.sha256()
-        for place in places:
-            digest.update(self[place].numpy().astype("<i4").tobytes())
-        return digest.hexdigest()
+def digest_of(windows: Iterable[Tensor]) -> str:
+    """Compute the SHA-256 of windows of tokens, in this order."""
+    digest = hashlib.sha256()
+    for window in windows:
+        digest.update(window.numpy().astype("<i4").tobytes())
+    return digest.hexdigest()
 
 
 class _Packer:
     """Joins tokens and cuts them into runs of one size."""
 
     def __init__(self, size: int) -> None:
-        self._size = size
+        self.size = size
         self._held: list[Tokens] = []
         self.count = 0
 
@@ -89,13 +55,13 @@ class _Packer:
 
     def full(self) -> Iterator[Tokens]:
         """Yield the full runs, which are then gone."""
-        if self.count < self._size:
+        if self.count < self.size:
             return
         joined = np.concatenate(self._held)
-        whole = len(joined) - len(joined) % self._size
+        whole = len(joined) - len(joined) % self.size
         # set beforehand: whoever iterates may stop anywhere, and goes on with the next
         self._held, self.count = [joined[whole:]], len(joined) - whole
-        yield from joined[:whole].reshape(-1, self._size)
+        yield from joined[:whole].reshape(-1, self.size)
 
     def rest(self) -> Tokens:
         return np.concatenate(self._held) if self._held else np.empty(0, dtype=np.int32)
@@ -112,8 +78,8 @@ def collect_windows(
 
     The documents of a source are joined and cut. The ends of sources are joined, too. With ``most`` the windows are
     dealt: the first of every source, then the second of every source and so on. So a few windows of many files still
-    differ. Nothing is drawn at random: the same files give the same windows. A document is tokenised in pieces of about
-    128 Ki characters, and none beyond those that the windows need.
+    differ. Nothing is drawn at random: the same files give the same windows. A text file is tokenised in pieces of
+    about 128 KiB, and none beyond those that the windows need.
 
     Args:
         sources: what to read.
@@ -129,18 +95,18 @@ def collect_windows(
         >>> from toptheta_npu.assets import load_tiny_llama
         >>> from toptheta_npu.texts import StoredText
         >>> texts = [StoredText("a", "import os\\n" * 20), StoredText("b", "print(1)\\n" * 20)]
-        >>> len(collect_windows(texts, Conventions.of(load_tiny_llama()[1]), 16, most=3))
+        >>> len(collect_windows(texts, Conventions.of(load_tiny_llama()[1]), 16, most=3).tokens)
         3
     """
-    windows = Windows(length)
+    windows = Windows()
     rests = _Packer(conventions.body(length))
-    streams = (_stream(source, conventions, rests) for source in sources)
-    bodies = _one_after_the_other(streams) if most is None else _dealt(streams)
+    streams = (_stream(source, conventions, rests, windows.sources) for source in sources)
+    bodies = chain.from_iterable(streams) if most is None else _dealt(streams)
     for body in bodies if most != 0 else ():
-        windows.append(conventions.window(body))
+        windows.tokens.append(torch.from_numpy(conventions.window(body).astype(np.int64)))
         if progress is not None:
-            progress(len(windows))
-        if len(windows) == most:
+            progress(len(windows.tokens))
+        if len(windows.tokens) == most:
             break
     windows.rest = rests.count
     return windows
@@ -166,19 +132,15 @@ def held_out_places(windows: int, count: int) -> list[int]:
     return [(2 * index + 1) * windows // (2 * count) for index in range(count)]
 
 
-def _stream(source: Source, conventions: Conventions, rests: _Packer) -> Iterator[Tokens]:
+def _stream(source: Source, conventions: Conventions, rests: _Packer, read: list[Source]) -> Iterator[Tokens]:
     """Yield full runs of one source. What its end leaves joins those of the others, which may fill runs too."""
-    packer = _Packer(rests._size)
+    read.append(source)
+    packer = _Packer(rests.size)
     for piece in source.pieces():
         packer.add(conventions.tokens(piece.text, piece.ends))
         yield from packer.full()
     rests.add(packer.rest())
     yield from rests.full()
-
-
-def _one_after_the_other(streams: Iterable[Iterator[Tokens]]) -> Iterator[Tokens]:
-    for stream in streams:
-        yield from stream
 
 
 def _dealt(streams: Iterable[Iterator[Tokens]]) -> Iterator[Tokens]:

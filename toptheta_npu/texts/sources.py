@@ -1,30 +1,29 @@
-"""Where documents come from. All of them are read piece by piece, and no file stays open in between."""
+"""Where documents come from: text files, files of JSON lines, and folders of both, read piece by piece."""
 
 from __future__ import annotations
 
-import hashlib
+import codecs
 import json
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-from .._files import file_error
+from .._files import file_error, status
 from ..errors import TopThetaTypeError, TopThetaValueError, shown
-from .decoding import CHUNK, decoded, read_at
 
-#: Characters of a document that are tokenised at a time, about.
+#: Bytes of a text file that are tokenised at a time, about.
 PIECE = 2**17
-#: A longer line of JSON is not one.
-MAX_LINE = 2**26
-_ROWS = 64
+_JSON_LINES = (".jsonl", ".ndjson")
+#: May hold JSON lines or JSON of another form, which is no text.
+_JSON = ".json"
 
 
 class Piece(NamedTuple):
     """A part of a document.
 
     Attributes:
-        text: cut after a line or a word, where there is one.
+        text: cut after a line or before a space, where there is one.
         ends: whether the document ends with it.
     """
 
@@ -33,36 +32,16 @@ class Piece(NamedTuple):
 
 
 class Source(Protocol):
-    """A file or data set: some documents.
+    """Some documents.
 
     Attributes:
-        name: without the folder that it lies in.
+        name: without the folder that they lie in.
     """
 
     name: str
 
     def pieces(self) -> Iterator[Piece]:
-        """Yield the pieces of its documents, one after the other. They can be read once."""
-
-    def used(self) -> str:
-        """Tell how much was read so far, and its digest."""
-
-
-class _Digest:
-    def __init__(self, unit: str) -> None:
-        self._hash = hashlib.sha256()
-        self._unit = unit
-        self._count = 0
-
-    def add(self, content: bytes, count: int | None = None) -> None:
-        self._hash.update(content)
-        self._count += len(content) if count is None else count
-
-    def __str__(self) -> str:
-        return f"first {self._count} {self._unit}, sha256 {self._hash.hexdigest()}"
-
-
-_BEGINNING = re.compile(r"first ([1-9]\d{0,17}) bytes, sha256 ([0-9a-f]{64})")
+        """Yield the pieces of the documents, one after the other."""
 
 
 class StoredText:
@@ -76,20 +55,14 @@ class StoredText:
     def __init__(self, name: str, text: str) -> None:
         self.name = name
         self._text = text
-        self._digest = _Digest("bytes")
 
     def pieces(self) -> Iterator[Piece]:
-        """Yield the document in pieces."""
-        self._digest.add(self._text.encode(errors="replace"))
-        yield from cut(iter([self._text]))
-
-    def used(self) -> str:
-        """Tell how much was read so far, and its digest."""
-        return str(self._digest)
+        """Yield the document."""
+        yield Piece(self._text, True)
 
 
 class PlainText:
-    """A text file: one document.
+    """A text file: one document. It is closed between two pieces.
 
     Args:
         path: the file; errors name it as it was given.
@@ -102,18 +75,34 @@ class PlainText:
     def __init__(self, path: Path, name: str) -> None:
         self.path = path
         self.name = name
-        self._digest = _Digest("bytes")
 
     def pieces(self) -> Iterator[Piece]:
         """Yield the document in pieces."""
-        yield from cut(decoded(self.path, self._digest.add))
+        offset, ends = 0, False
+        while not ends:
+            block = _read(self.path, offset)
+            ends = len(block) < PIECE
+            text, used = self._decoded(block, offset, ends)
+            if not ends:
+                text = _up_to_a_break(text)
+                used = len(text.encode())
+            yield Piece(text.removeprefix("\ufeff") if offset == 0 else text, ends)
+            offset += used
 
-    def used(self) -> str:
-        """Tell how much was read so far, and its digest."""
-        return str(self._digest)
+    def _decoded(self, block: bytes, offset: int, ends: bool) -> tuple[str, int]:
+        """Decode the characters that are whole, and count their bytes."""
+        try:
+            text, used = codecs.utf_8_decode(block, "strict", ends)
+        except UnicodeDecodeError as error:
+            got = f"byte 0x{block[error.start]:02x} at offset {offset + error.start}"
+            remedy = "leave it out, or convert it: iconv -f latin1 -t utf-8"
+            raise file_error(self.path, "text in UTF-8", got, remedy) from error
+        if "\0" in text:
+            raise file_error(self.path, "a text file", "a binary one, with null bytes", "leave it out")
+        return text, used
 
 
-class JsonLines:
+class JsonLines(PlainText):
     """A file of JSON objects, one a line: the texts in one of their fields are the documents.
 
     Args:
@@ -126,180 +115,124 @@ class JsonLines:
     """
 
     def __init__(self, path: Path, name: str, field: str = "text") -> None:
-        self.path = path
-        self.name = name
+        super().__init__(path, name)
         self._field = field
-        self._digest = _Digest("bytes")
 
     def pieces(self) -> Iterator[Piece]:
-        """Yield the documents in pieces. Leave out lines without anything."""
+        """Yield the documents. Leave out lines without anything."""
         for number, line in enumerate(self._lines(), start=1):
             if line.strip():
-                yield from cut(iter([self._text_of(f"{self.path}:{number}", line)]))
-
-    def used(self) -> str:
-        """Tell how much was read so far, and its digest."""
-        return str(self._digest)
+                yield Piece(self._text_of(f"{self.path}:{number}", line), True)
 
     def _lines(self) -> Iterator[str]:
         held: list[str] = []
-        size = 0
-        for text in decoded(self.path, self._digest.add):
-            first, *others = text.split("\n")
+        for piece in super().pieces():
+            first, *others = piece.text.split("\n")
             held.append(first)
-            size += len(first)
-            if size > MAX_LINE:
-                got = "a longer one: is it JSON Lines?"
-                raise file_error(self.path, f"lines of at most {MAX_LINE} characters", got, "write one object a line")
             if others:
                 yield "".join(held)
                 yield from others[:-1]
-                held, size = [others[-1]], len(others[-1])
+                held = [others[-1]]
         yield "".join(held)
 
     def _text_of(self, where: str, line: str) -> str:
         try:
             entry = json.loads(line)
         except (ValueError, RecursionError) as error:
-            reason = str(error).split("\n")[0]
-            raise TopThetaValueError(
-                where, "a JSON object", f"{shown(line.strip())} ({reason})", "correct the line"
-            ) from error
-        if not isinstance(entry, dict):
-            raise TopThetaValueError(where, "a JSON object", shown(entry), f'write {{"{self._field}": "..."}}')
-        return checked_text(where, self._field, entry)
+            raise TopThetaValueError(where, "a JSON object", shown(line.strip()), "correct the line") from error
+        if not isinstance(entry, dict) or self._field not in entry:
+            got = shown(list(entry) if isinstance(entry, dict) else entry)
+            expected = f"a JSON object with a field {self._field!r}"
+            raise TopThetaValueError(where, expected, got, "name the field with --field")
+        text = entry[self._field]
+        if not isinstance(text, str):
+            remedy = "name another field with --field"
+            raise TopThetaTypeError(where, f"text in field {self._field!r}", shown(text), remedy)
+        return text
 
 
-class DatasetRows:
-    """A data set that ``datasets`` saved to disk: the texts of one column are the documents.
+@dataclass
+class Sources:
+    """What was found.
+
+    Attributes:
+        sources: in the order in which they were named; the files of a folder by their paths.
+        left_out: files of folders that hold null bytes, nothing at all, or JSON.
+    """
+
+    sources: list[Source] = field(default_factory=list)
+    left_out: list[Path] = field(default_factory=list)
+
+
+def find_sources(paths: Sequence[Path], field: str = "text") -> Sources:
+    """Find the sources behind ``paths``: text files, files of JSON lines, and folders of both.
+
+    Files with names ending in .jsonl or .ndjson are JSON lines, every other file is plain text. Of a folder hidden,
+    empty and binary files and those ending in .json are left out, and linked folders are not entered.
 
     Args:
-        path: the folder that ``save_to_disk`` wrote.
-        name: for the record.
-        field: the column.
+        paths: files and folders.
+        field: of JSON lines.
 
     Raises:
-        ModuleNotFoundError: ``datasets`` is not installed.
-        TopThetaTypeError: a row is not text.
-        TopThetaValueError: the folder cannot be loaded, holds several splits, or has no such column.
+        TopThetaValueError: a path leads nowhere, a file is empty or ends in .json, or a folder holds no text.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> _ = (folder / "a.txt").write_text("one"), (folder / "b.txt").write_text("two")
+        >>> [source.name for source in find_sources([folder / "b.txt", folder / "a.txt"]).sources]
+        ['b.txt', 'a.txt']
     """
-
-    def __init__(self, path: Path, name: str, field: str = "text") -> None:
-        self.path = path
-        self.name = name
-        self._field = field
-        self._digest = _Digest("rows")
-        self._rows = _load(path, field)
-
-    def pieces(self) -> Iterator[Piece]:
-        """Yield the documents in pieces."""
-        for start in range(0, len(self._rows), _ROWS):
-            texts = self._rows[start : start + _ROWS][self._field]
-            for row, text in enumerate(texts, start=start):
-                text = checked_text(f"{self.path}, row {row}", self._field, {self._field: text})
-                self._digest.add(text.encode(), 1)
-                yield from cut(iter([text]))
-
-    def used(self) -> str:
-        """Tell how much was read so far, and its digest."""
-        return str(self._digest)
+    found = Sources()
+    for path in paths:
+        what = "a file or folder with text"
+        where = status(path, what)
+        if where is None:
+            raise file_error(path, what, "no such file", "correct the path")
+        if path.is_dir():
+            _add_folder(found, path, field)
+        elif path.suffix.lower() == _JSON:
+            remedy = "name it .jsonl if it has an object a line, or .txt to read it as it is"
+            raise file_error(path, "text or JSON lines", "a .json file", remedy)
+        elif not where.st_size:
+            raise file_error(path, "a file with text", "an empty one", "leave it out")
+        else:
+            found.sources.append(_source(path, path.name, field))
+    return found
 
 
-def was_read(source: Source) -> bool:
-    """Tell whether anything of ``source`` was read so far."""
-    return not source.used().startswith("first 0 ")
+def _add_folder(found: Sources, folder: Path, field: str) -> None:
+    before, name = len(found.sources), folder.name or folder.resolve().name
+    for file in sorted(folder.rglob("*")):
+        inside = file.relative_to(folder)
+        if not file.is_file() or any(part.startswith(".") for part in inside.parts):
+            continue
+        beginning = _read(file, 0)
+        if file.suffix.lower() == _JSON or not beginning or b"\0" in beginning:
+            found.left_out.append(file)
+        else:
+            found.sources.append(_source(file, f"{name}/{inside.as_posix()}", field))
+    if len(found.sources) == before:
+        got = "one without any" + (", only binary, empty or JSON ones" if found.left_out else "")
+        raise file_error(folder, "a folder with text files", got, "name another folder, or its files one by one")
 
 
-def read_before(sources: Iterable[Source], records: Iterable[str]) -> list[str]:
-    """Name the files in ``sources`` that begin with what somebody has read.
-
-    Args:
-        sources: to look at.
-        records: what :meth:`Source.used` said then, among other sentences.
-
-    Raises:
-        TopThetaValueError: a file cannot be read.
-    """
-    beginnings = sorted((int(found[1]), found[2]) for found in map(_BEGINNING.fullmatch, records) if found)
-    files = (source for source in sources if isinstance(source, (PlainText, JsonLines)))
-    return [file.name for file in files if _begins_with_one(file.path, beginnings)]
+def _source(file: Path, name: str, field: str) -> Source:
+    return JsonLines(file, name, field) if file.suffix.lower() in _JSON_LINES else PlainText(file, name)
 
 
-def _begins_with_one(path: Path, beginnings: Iterable[tuple[int, str]]) -> bool:
-    """Tell whether the first bytes of a file, as many as are named, have the digest named. Fewest bytes come first."""
-    digest, read = hashlib.sha256(), 0
-    for size, wanted in beginnings:
-        while read < size and (content := read_at(path, read, min(CHUNK, size - read))):
-            digest.update(content)
-            read += len(content)
-        if read < size:
-            return False
-        if digest.hexdigest() == wanted:
-            return True
-    return False
-
-
-def _load(path: Path, field: str) -> Any:
-    import datasets
-
+def _read(path: Path, offset: int) -> bytes:
     try:
-        found = datasets.load_from_disk(str(path))
-    # whatever a damaged folder makes datasets and pyarrow raise
-    except Exception as error:
-        reason = str(error).split("\n")[0]
-        raise file_error(path, "a data set that save_to_disk wrote", f"another ({reason})", "save it again") from error
-    if not hasattr(found, "column_names") or isinstance(found, dict):
-        splits = sorted(found)
-        remedy = f"name one of its folders, such as {path / splits[0]}" if splits else "save a split"
-        raise file_error(path, "one split", f"the splits {', '.join(splits) or 'none'}", remedy)
-    if field not in found.column_names:
-        got = f"the columns {', '.join(found.column_names)}"
-        raise file_error(path, f"a column {field!r}", got, "name the column with --field")
-    return found.select_columns([field]).with_format(None)
+        with path.open("rb") as file:
+            file.seek(offset)
+            return file.read(PIECE)
+    except OSError as error:
+        got = f"one that cannot be read ({error.strerror or error})"
+        raise file_error(path, "a text file", got, "correct its permissions, or leave it out") from error
 
 
-def checked_text(where: str, field: str, entry: dict[str, Any]) -> str:
-    """Return the text in ``field`` of ``entry``.
-
-    Raises:
-        TopThetaTypeError: it is not text.
-        TopThetaValueError: there is no such field, or the text has half a surrogate pair.
-    """
-    if field not in entry:
-        got = f"the fields {', '.join(map(str, entry)) or 'none'}"
-        raise TopThetaValueError(where, f"a field {field!r}", shown(got)[1:-1], "name the field with --field")
-    text = entry[field]
-    if not isinstance(text, str):
-        raise TopThetaTypeError(where, f"text in field {field!r}", shown(text), "name another field with --field")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        got = f"half a surrogate pair at character {error.start}"
-        raise TopThetaValueError(where, "Unicode text", got, "correct the text, or leave it out") from error
-    return text
-
-
-def cut(texts: Iterator[str]) -> Iterator[Piece]:
-    """Cut a document into pieces of about ``PIECE`` characters, after a line or, where it is too long, before a space.
-
-    A document without anything but white space has none.
-    """
-    held, blank = "", True
-    for text in texts:
-        held, start = held + text, 0
-        while len(held) - start > PIECE:
-            end = _end_of_piece(held, start)
-            piece = held[start:end]
-            start = end
-            blank = blank and piece.isspace()
-            if not blank:
-                yield Piece(piece, False)
-        held = held[start:]
-    if not blank or (held and not held.isspace()):
-        yield Piece(held, True)
-
-
-def _end_of_piece(text: str, start: int) -> int:
-    middle, end = start + PIECE // 2, start + PIECE
-    line, space = text.rfind("\n", middle, end), text.rfind(" ", middle, end)
-    return line + 1 if line >= 0 else space if space >= 0 else end
+def _up_to_a_break(text: str) -> str:
+    """Cut a text after its last line or, if it is all one line, before its last space."""
+    line, space = text.rfind("\n") + 1, text.rfind(" ")
+    return text[: line or (space if space > 0 else len(text))]

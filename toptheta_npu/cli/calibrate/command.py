@@ -12,11 +12,10 @@ from ..._files import held
 from ..common import printing
 from ..common.devices import choose_device
 from ..common.model import DTYPES, Candidate, default_dtype, load_weights
-from ..common.options import INT8, Settings
+from ..common.options import INT8
 from ..common.options import command as make_command
 from ..common.progress import Bars
 from ..common.shell import interruptible
-from ..common.table_file import check_output
 from . import options as asked
 from .report import intention, report, table_conclusion
 from .work import begin, check_outputs, resumable, state_file
@@ -57,7 +56,6 @@ def calibrate(options: asked.Options) -> None:
     state = state_file(options.output)
     arguments = _arguments(options, candidate, plan, material)
     with interruptible(console, state), held(state), resumable(state), Bars() as bars:
-        check_output(options.output, options.force)  # another process may have written it meanwhile
         begin(options.restart, state, console)
         bars.add("loading the weights", None)
         network = load_weights(candidate, options.dtype or default_dtype(options.model), device)
@@ -76,16 +74,8 @@ def calibrate(options: asked.Options) -> None:
 def _arguments(options: asked.Options, candidate: Candidate, plan: asked.Plan, material: Material) -> dict[str, Any]:
     """Collect what all the ways to calibrate take."""
     provenance = {**asked.provenance(options, candidate, plan), **material.provenance}
-    return {**asked.arguments(options, plan), "sequences": material.sequences(), "provenance": provenance}
+    return {**asked.arguments(options, plan), "sequences": material.calibration, "provenance": provenance}
 
 
 #: The command of `calibrate`.
-command = make_command(
-    asked.Options,
-    calibrate,
-    Settings(
-        {"layer_k": asked.layer_k_text, "sequences": asked.sequences_text},
-        ("force", "restart"),
-        {"dense_at_calibration": "write top_k_at_calibration: false"},
-    ),
-)
+command = make_command(asked.Options, calibrate, config=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -14,7 +13,7 @@ import typer
 from ..._checks import PLACEMENTS, check_choice, check_int
 from ..._configuration import as_yaml
 from ...calibration.settings import CalibrationSettings, default_layer_k
-from ...errors import TopThetaCombinationError, TopThetaValueError, shown
+from ...errors import TopThetaCombinationError, TopThetaValueError
 from ...thresholds.kinds import ESTIMATORS
 from ..common.layer_k import layer_k_of
 from ..common.model import Candidate, default_dtype, look_at
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 DEFAULT_K = (64, 128, 256)
 #: Windows are not longer by default: scores of longer ones take long, and thresholds level off.
 DEFAULT_LENGTH = 4096
-ALL = "all"
 #: The embedded model is calibrated in a minute or two on two cores.
 _EMBEDDED_LENGTH, _EMBEDDED_SEQUENCES, _SEQUENCES = 2048, 16, 64
 
@@ -39,9 +37,7 @@ class Options:
     model: ModelName = None
     text: Annotated[
         list[Path],
-        typer.Option(
-            help="Text file, .jsonl or .json, folder of them, or data set saved by datasets; may be given again"
-        ),
+        typer.Option(help="Text file, .jsonl, or folder of them; may be given again."),
     ] = dataclasses.field(default_factory=list)
     output: Annotated[Path, typer.Option("--output", "-o", help="The table.")] = Path("thresholds.theta")
     force: Annotated[bool, typer.Option("--force", help="Replace the table that is there.")] = False
@@ -49,11 +45,13 @@ class Options:
         list[Path],
         typer.Option(help="Text to judge by, as --text. Default: one window in ten is kept back."),
     ] = dataclasses.field(default_factory=list)
-    field: Annotated[str, typer.Option(help="Field of .jsonl files, column of data sets.")] = "text"
+    field: Annotated[str, typer.Option(help="Field of .jsonl files.")] = "text"
     length: Annotated[
         int | None, typer.Option(help="Tokens in a window. Default: the model's positions, up to 4096; embedded 2048.")
     ] = None
-    sequences: Annotated[str | None, typer.Option(help="Windows, or all. Default: 64; embedded 16.")] = None
+    sequences: Annotated[
+        int | None, typer.Option(help="Windows; 0: as many as the texts hold. Default: 64; embedded 16.")
+    ] = None
     k: Annotated[
         list[int],
         typer.Option(help="Elements to keep per row; may be given again. Default: 64, 128 and 256."),
@@ -135,8 +133,9 @@ def make_plan(options: Options, candidate: Candidate, default_length: int, defau
         alpha=options.alpha, layer_k=layer_k, row_fraction=options.row_fraction,
         seed=options.seed, dense_layers=sliding_layers(candidate.skeleton),
     )  # fmt: skip
-    sequences = parse_sequences(options.sequences, default_sequences)
-    return Plan(k, layer_k, length, sequences, one_pass, settings)
+    sequences = default_sequences if options.sequences is None else options.sequences
+    check_int("--sequences", sequences, 0)
+    return Plan(k, layer_k, length, sequences or None, one_pass, settings)
 
 
 def _top_k_at_calibration(options: Options, k: list[int]) -> bool:
@@ -163,7 +162,8 @@ def provenance(options: Options, candidate: Candidate, plan: Plan) -> dict[str, 
     effective = {
         "model": candidate.name if options.model is not None else None, "text": options.text or None,
         "evaluation": options.evaluation or None, "field": options.field,
-        "length": plan.length, "sequences": plan.sequences or ALL, "k": plan.k, "layer_k": plan.layer_k,
+        "length": plan.length, "sequences": plan.sequences or 0, "k": plan.k,
+        "layer_k": ",".join(map(str, plan.layer_k)),
         "placement": options.placement, "estimator": options.estimator, "alpha": options.alpha,
         "row_fraction": options.row_fraction,
         "top_k_at_calibration": plan.top_k_at_calibration, "seed": options.seed,
@@ -211,43 +211,3 @@ def layer_k_for(layers: int, length: int) -> list[int]:
         ([512, 512, 0, 0], [64, 64, 0, 0])
     """
     return [min(k, max(1, length // 4)) for k in default_layer_k(layers)]
-
-
-def layer_k_text(value: Any) -> str:
-    """Convert what a file may say of the least k to text: text itself, a list, or a mapping of layers to k.
-
-    Example:
-        >>> layer_k_text([512, 512, 0]), layer_k_text({0: 512})
-        ('512,512,0', '0:512')
-    """
-    if isinstance(value, str):
-        return value
-    if isinstance(value, list) and all(type(each) is int for each in value):
-        return ",".join(map(str, value))
-    if isinstance(value, dict) and all(type(each) is int for pair in value.items() for each in pair):
-        return ",".join(f"{layer}:{k}" for layer, k in value.items())
-    raise ValueError("text such as '0:512,1:512', a list of a number per layer, or a mapping of layers to k")
-
-
-def parse_sequences(text: str | None, default: int) -> int | None:
-    """Read how many windows to calibrate on; None: all.
-
-    Raises:
-        TopThetaValueError: neither a number from 1 nor "all".
-
-    Example:
-        >>> parse_sequences("12", 64), parse_sequences(None, 64), parse_sequences("all", 64)
-        (12, 64, None)
-    """
-    if text is None or text == ALL:
-        return default if text is None else None
-    if not re.fullmatch(r"\d{1,9}", text, re.ASCII) or not int(text):
-        raise TopThetaValueError("--sequences", f"a number from 1, or {ALL}", shown(text))
-    return int(text)
-
-
-def sequences_text(value: Any) -> str:
-    """Convert what a file may say of the number of windows to text: a number, or "all"."""
-    if type(value) is int or value == ALL:
-        return str(value)
-    raise ValueError(f"a whole number, or {ALL}")

@@ -154,16 +154,7 @@ def _not_found(where: str, what: str, error: Exception) -> TopThetaValueError:
     if not os.path.isdir(where):
         remedy = "correct the name, give a folder, or download the model first: hf download NAME"
         return TopThetaValueError("MODEL", f"a {what} here or on the Hub", f"{where} ({reason})", remedy)
-    if what == "tokenizer":
-        if any((Path(where) / name).exists() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
-            return TopThetaValueError("MODEL", "a tokenizer that transformers can load", f"{where} ({reason})", _FOLDER)
-        remedy = "save it there too: tokenizer.save_pretrained(FOLDER)"
-        return TopThetaValueError("MODEL", "a folder with a tokenizer", f"{where} without tokenizer.json", remedy)
-    if "does not recognize" in reason:
-        reason = reason.partition(" but Transformers")[0]
-        remedy = "update transformers, or use another model"
-        return TopThetaValueError("MODEL", "an architecture that transformers knows", f"{where} ({reason})", remedy)
-    return TopThetaValueError("MODEL", f"a {what} that transformers can read", f"{where} ({reason})", _FOLDER)
+    return TopThetaValueError("MODEL", f"a {what} that transformers can load", f"{where} ({reason})", _FOLDER)
 
 
 def _skeleton(model: str, config: Any, trust_remote_code: bool) -> PreTrainedModel:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_origin, get_type_hints
 
 import typer
 
-from ..._configuration import Convert, fields_of, use_as_defaults
+from ..._configuration import fields_of, use_as_defaults
 
 T = TypeVar("T")
 
@@ -33,29 +32,17 @@ KV_CACHES = ("auto", INT8)
 TrustRemoteCode = Annotated[bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")]
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What a file for ``--config`` may say beside the options as they are.
-
-    Attributes:
-        converters: by option, for values that only a file writes so.
-        exclude: options that only the command line has.
-        instead: what to write in place of a name that is none of an option.
-    """
-
-    converters: Mapping[str, Convert] = field(default_factory=dict)
-    exclude: Collection[str] = ()
-    instead: Mapping[str, str] = field(default_factory=dict)
-
-
-def command(options: type[T], run: Callable[[T], None], settings: Settings | None = None) -> Callable[..., None]:
+def command(
+    options: type[T], run: Callable[[T], None], *, config: bool = False, exclude: Collection[str] = ()
+) -> Callable[..., None]:
     """Make the command of ``run``: a function for typer with a parameter per annotated field of ``options``.
 
     Args:
         options: a dataclass; fields are annotated with ``typer.Option`` or ``typer.Argument``. A field ``typed`` gets
             the names of those that the command line has; other fields without are for Python alone.
         run: the work, whose docstring is the command's help.
-        settings: of its files; None: it has no ``--config``.
+        config: it has ``--config``, which takes options from a YAML file.
+        exclude: options that only the command line has.
     """
     fields = {each.name: each for each in dataclasses.fields(options)}  # type: ignore[arg-type]
     hints = {name: hint for name, hint in get_type_hints(options, include_extras=True).items()
@@ -64,9 +51,9 @@ def command(options: type[T], run: Callable[[T], None], settings: Settings | Non
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_default(fields[name]), annotation=hint)
         for name, hint in hints.items()
     ]
-    if settings is not None:
-        plain = {name: hint for name, hint in fields_of(options).items() if name in hints}
-        parameters.append(_config(plain, settings))
+    if config:
+        wanted = hints.keys() - set(exclude)
+        parameters.append(_config({name: hint for name, hint in fields_of(options).items() if name in wanted}))
 
     def call(context: typer.Context, **given: Any) -> None:
         typed = {"typed": _typed(context)} if "typed" in fields else {}
@@ -85,11 +72,10 @@ def _default(option: dataclasses.Field[Any]) -> Any:
     return inspect.Parameter.empty if option.default is dataclasses.MISSING else option.default
 
 
-def _config(fields: Mapping[str, Any], settings: Settings) -> inspect.Parameter:
+def _config(fields: Mapping[str, Any]) -> inspect.Parameter:
     def read(context: typer.Context, value: Path | None) -> Path | None:
         if value is not None:
-            exclude = ("config", *settings.exclude)
-            use_as_defaults(context, value, fields, settings.converters, exclude, settings.instead)
+            use_as_defaults(context, value, fields)
         return value
 
     option = typer.Option(help="These options in a YAML file; the command line wins.", is_eager=True, callback=read)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby
 
 from rich.console import Console
 from rich.markup import escape
@@ -34,3 +36,15 @@ def print_table(target: Console, table: Table) -> None:
         target.print(shown, soft_wrap=True)
     if table.caption:
         target.print(escape(table.caption), soft_wrap=False, width=width)
+
+
+def layers_in_words(layers: Sequence[int]) -> str:
+    """List layers by ranges.
+
+    Example:
+        >>> layers_in_words([0, 1, 2, 7])
+        'layers 0 to 2, 7'
+    """
+    runs = [[layer for _, layer in run] for _, run in groupby(enumerate(layers), lambda pair: pair[1] - pair[0])]
+    names = (str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)
+    return f"layer{'s' * (len(layers) > 1)} {', '.join(names)}"

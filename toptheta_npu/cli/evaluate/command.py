@@ -23,12 +23,11 @@ from ...thresholds import ThresholdExtrapolationWarning, ThresholdTable
 from ..common import printing
 from ..common.devices import choose_device
 from ..common.model import Candidate, default_dtype, load_weights, look_at
-from ..common.options import Settings
 from ..common.options import command as make_command
 from ..common.progress import Bars
 from ..common.shell import interruptible
 from .options import Options, completed
-from .tasks import PlannedTask, Texts, check_lengths, plan_tasks, unused_options
+from .tasks import PlannedTask, Texts, check_lengths, plan_tasks
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -56,7 +55,7 @@ def evaluate(options: Options) -> None:
     console = printing.console()
     what = f"{prepared.points} points, from {len(prepared.plan.methods)} methods on {', '.join(options.task)}"
     console.print(escape(f"{prepared.candidate.name} on {device}: {what}."))
-    for note in (*unused_options(options.typed, options.task), *prepared.texts.notes()):
+    for note in prepared.texts.notes():
         console.print(f"note: {escape(note)}")
     network = load_weights(prepared.candidate, options.dtype or default_dtype(options.model), device)
     with ResultsFile(options.output, header(prepared, network, device), restart=options.restart) as results:
@@ -212,4 +211,4 @@ def _line(point: Point, measurement: Any) -> str:
 
 
 #: The command of `evaluate`.
-command = make_command(Options, evaluate, Settings(exclude=("restart", "confirm_run_unsafe_code")))
+command = make_command(Options, evaluate, config=True, exclude=("confirm_run_unsafe_code",))

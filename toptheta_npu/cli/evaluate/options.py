@@ -15,7 +15,7 @@ from ..._checks import check_choice, check_int
 from ..._files import check_writable
 from ..._gguf import is_gguf
 from ..common.model import DTYPES
-from ..common.options import ModelName, TrustRemoteCode
+from ..common.options import DeviceName, DtypeName, ModelName, TrustRemoteCode
 
 if TYPE_CHECKING:
     from ...evaluation.tasks.retrieval_prompts import Kind
@@ -31,11 +31,7 @@ RETRIEVAL: Mapping[str, Kind] = {"key-value": "key_value", "needle": "needle"}
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The options of the command.
-
-    Attributes:
-        typed: the names of those that the command line has.
-    """
+    """The options of the command."""
 
     model: ModelName = None
     tables: Annotated[
@@ -66,7 +62,7 @@ class Options:
     text: Annotated[
         list[Path], typer.Option(help="Text for perplexity, as toptheta calibrate takes it; may be given again.")
     ] = dataclasses.field(default_factory=list)
-    field: Annotated[str, typer.Option(help="Field of .jsonl files, column of data sets.")] = "text"
+    field: Annotated[str, typer.Option(help="Field of .jsonl files.")] = "text"
     length: Annotated[
         int | None,
         typer.Option(help="Tokens in a window. Default: as long as the tables reach, at most 4096; embedded 2560."),
@@ -91,15 +87,12 @@ class Options:
     confirm_run_unsafe_code: Annotated[
         bool, typer.Option("--confirm-run-unsafe-code", help="Run what the model writes (humaneval).")
     ] = False
-    dtype: Annotated[str | None, typer.Option(help="auto (the checkpoint's), float32, bfloat16 or float16.")] = None
-    device: Annotated[
-        str | None, typer.Option(help="cpu, cuda, npu, or auto to spread the layers. Default: the best there is.")
-    ] = None
+    dtype: DtypeName = None
+    device: DeviceName = None
     trust_remote_code: TrustRemoteCode = False
     extrapolate: Annotated[
         bool, typer.Option("--extrapolate", help="Rows longer than calibrated ones take the thresholds of the longest.")
     ] = False
-    typed: frozenset[str] = frozenset()
 
 
 def completed(options: Options) -> Options:

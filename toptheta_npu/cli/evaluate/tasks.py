@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-import hashlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -13,8 +11,8 @@ import torch
 from torch import Tensor
 
 from ..._checks import check_int
-from ...errors import TopThetaCombinationError, TopThetaValueError, nearest, shown
-from ...texts import Conventions, Source, collect_windows, find_sources, read_before, was_read
+from ...errors import TopThetaCombinationError, TopThetaValueError
+from ...texts import Conventions, Source, collect_windows, digest_of, find_sources
 from ..common.model import Candidate
 from .options import PERPLEXITY, RETRIEVAL, Options
 
@@ -28,10 +26,6 @@ _MAX_LENGTH, _EMBEDDED_LENGTH = 4096, 2560
 _DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 #: Of a window, predicted by default.
 _POSITIONS = 512
-#: Which tasks an option concerns that has a default.
-_CONCERNS = {
-    "windows": (PERPLEXITY,), "positions": (PERPLEXITY,), "prompts": tuple(RETRIEVAL), "seed": tuple(RETRIEVAL),
-}  # fmt: skip
 #: Lengths of prompts by default, as far as the model has positions.
 _PROMPT_LENGTHS = (512, 1024, 2048)
 
@@ -60,20 +54,24 @@ class Texts:
         return self._windows
 
     def notes(self) -> list[str]:
-        """Write a sentence for each table that was calibrated on text that is scored."""
+        """Write a sentence for each table that was calibrated on text of the same name."""
         if PERPLEXITY not in self._options.task:
             return []
-        known = {name: read_before(self._sources, table.provenance.values()) for name, table in self._tables.items()}
+        names = {source.name for source in self._sources}
+        shared = {
+            table: sorted(names & set(content.provenance.get("texts", "").split(", ")))
+            for table, content in self._tables.items()
+        }
         return [
-            f"{table} was calibrated on {', '.join(names)}, which is scored here; name text that is new to it."
-            for table, names in known.items()
-            if names
+            f"{table} was calibrated on text named {', '.join(same)}, as is scored here; name text that is new to it."
+            for table, same in shared.items()
+            if same
         ]
 
     def settings(self) -> dict[str, Any]:
         """Describe the windows, without a path of this machine."""
-        digest = _digest(self.scored)
         names = [path.name for path in self._options.text] or ["Python library"]
+        digest = digest_of(self.scored)
         return {"text": names, "length": self.length, "windows": len(self.scored), "windows_sha256": digest}
 
     def _library(self) -> Tensor:
@@ -94,12 +92,12 @@ class Texts:
         wanted = self._options.windows
         conventions = Conventions.of(self._candidate.tokenizer)
         windows = collect_windows(found.sources, conventions, self.length, wanted)
-        if len(windows) < wanted:
+        if (there := len(windows.tokens)) < wanted:
             expected = f"text for {wanted} windows of {self.length} tokens"
             remedy = "name more text, or lower --windows or --length"
-            raise TopThetaValueError("--text", expected, f"{len(windows)} windows", remedy)
-        self._sources = [source for source in found.sources if was_read(source)]
-        return torch.stack([windows[place] for place in range(wanted)])
+            raise TopThetaValueError("--text", expected, f"{there} windows", remedy)
+        self._sources = windows.sources
+        return torch.stack(windows.tokens)
 
 
 @dataclass(frozen=True)
@@ -145,17 +143,8 @@ def plan_tasks(
         elif name in RETRIEVAL:
             planned[name] = _retrieval(name, options, candidate, tables)
         else:
-            planned[name] = _checked_language_task(name, options, candidate)
+            planned[name] = _language_task(name, options, candidate)
     return planned
-
-
-def unused_options(given: Collection[str], tasks: Collection[str]) -> list[str]:
-    """Write a sentence for each option of ``given``, by its parameter's name, that no task has a use for."""
-    return [
-        f"--{name} concerns {' and '.join(concerned)}, which {'is' if len(concerned) == 1 else 'are'} not asked for."
-        for name, concerned in _CONCERNS.items()
-        if name in given and not set(concerned) & set(tasks)
-    ]
 
 
 def check_lengths(tasks: Mapping[str, PlannedTask], tables: Mapping[str, ThresholdTable]) -> None:
@@ -211,24 +200,8 @@ def _retrieval(name: str, options: Options, candidate: Candidate, tables: Mappin
     def make(model: PreTrainedModel) -> Task:
         return RetrievalTask(model, candidate.tokenizer, RETRIEVAL[name], lengths, _DEPTHS, seeds)
 
-    digest = hashlib.sha256(repr([prompt.tokens for prompt in first]).encode()).hexdigest()
-    settings = {
-        "lengths": lengths, "depths": _DEPTHS, "prompts": options.prompts, "seed": options.seed,
-        "first_prompts_sha256": digest,
-    }  # fmt: skip
+    settings = {"lengths": lengths, "depths": _DEPTHS, "prompts": options.prompts, "seed": options.seed}
     return PlannedTask(settings, len(lengths) * len(_DEPTHS) * len(seeds), "prompts", longest, make)
-
-
-def _checked_language_task(name: str, options: Options, candidate: Candidate) -> PlannedTask:
-    """Plan a task of lm-eval. If it fails and its name is nearly one of ours, suggest ours."""
-    try:
-        return _language_task(name, options, candidate)
-    except TopThetaValueError as error:
-        ours = (PERPLEXITY, *RETRIEVAL)
-        if not difflib.get_close_matches(name, ours, n=1, cutoff=0.8):
-            raise
-        expected = f"{', '.join(ours)} or a task of lm-eval"
-        raise TopThetaValueError("--task", expected, shown(name), nearest(name, ours)) from error
 
 
 def _language_task(name: str, options: Options, candidate: Candidate) -> PlannedTask:
@@ -255,10 +228,6 @@ def _default_prompt_lengths(candidate: Candidate, tables: Mapping[str, Threshold
     # the answer's tokens take positions, too
     longest = min([candidate.longest, *(int(table.lengths[-1]) for table in tables.values())]) - 64
     return [length for length in _PROMPT_LENGTHS if length <= longest] or [max(longest, 1)]
-
-
-def _digest(windows: Tensor) -> str:
-    return hashlib.sha256(windows.numpy().astype("<i4").tobytes()).hexdigest()
 
 
 def _window_length(length: int | None, most: int, default: int) -> int:

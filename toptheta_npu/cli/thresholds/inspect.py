@@ -17,7 +17,6 @@ from rich.table import Table as RichTable
 
 from ..._outputs import check_output_folder, require_matplotlib
 from ..._tables import Table
-from ..calibrate.report import layers_in_words
 from ..common import printing
 
 _FINGERPRINT_SHOWN = 48
@@ -114,7 +113,7 @@ def _summary(found: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
 
 
 def _dense(head: dict[str, Any]) -> list[tuple[str, str]]:
-    groups = (f"{layers_in_words(group['layers'])}: {group['why']}" for group in head["dense_layers"])
+    groups = (f"{printing.layers_in_words(group['layers'])}: {group['why']}" for group in head["dense_layers"])
     return [("dense", "; ".join(groups))] if head["dense_layers"] else []
 
 
