@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import stat
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +18,24 @@ try:
 except ImportError:  # not on Windows: nothing is locked there
     fcntl = None  # type: ignore[assignment]
 
-#: Of the names of files that stand beside a target for a while.
-_PREFIX = ".toptheta-"
-_ELSEWHERE = "choose a place where you may write, or change its permissions"
-_REMEDIES = {
-    errno.ENOSPC: "free some space, or choose another disk",
-    errno.EACCES: _ELSEWHERE,
-    errno.EPERM: _ELSEWHERE,
-    errno.EROFS: "choose a disk that is not mounted read-only",
-    errno.ENAMETOOLONG: "choose a shorter name",
-}
-
 
 def file_error(path: object, expected: str, got: str, remedy: str | None = None) -> TopThetaValueError:
     """Make the error for something wrong with the file at ``path``."""
     return TopThetaValueError(str(path), expected, got, remedy)
+
+
+def checked_path(path: Any) -> Path:
+    """Return ``path`` as a Path.
+
+    Raises:
+        TopThetaTypeError: it is neither a str nor a path object.
+        TopThetaValueError: it holds a null character.
+    """
+    if not isinstance(path, (str, os.PathLike)) or not isinstance(text := os.fspath(path), str):
+        raise TopThetaTypeError("path", "a str or pathlib.Path", type(path).__name__)
+    if "\0" in text:
+        raise TopThetaValueError("path", "a path without null characters", repr(text))
+    return Path(text)
 
 
 def status(path: str | os.PathLike[str], what: str, argument: str | None = None) -> os.stat_result | None:
@@ -47,18 +49,41 @@ def status(path: str | os.PathLike[str], what: str, argument: str | None = None)
     Raises:
         TopThetaTypeError: ``path`` is not a path.
         TopThetaValueError: it cannot be told, such as inside a folder of somebody else, or of a name that is too long.
-
-    Example:
-        >>> status("no such file", "a table") is None
-        True
     """
-    source = checked_path(path)
     try:
-        return source.stat()
+        return checked_path(path).stat()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise _unreadable(argument or path, what, error, "" if argument is None else f" at {path}") from error
+
+
+def read_bytes(path: str | os.PathLike[str], what: str, most: int) -> bytes:
+    """Read a regular file, opened once, so that it is one file's content even while others replace it.
+
+    Args:
+        path: the file.
+        what: what it should be, with its article, for the error messages.
+        most: the largest size in bytes.
+
+    Raises:
+        TopThetaTypeError: ``path`` is not a path.
+        TopThetaValueError: there is no such file, it is not a regular one, too large or unreadable.
+    """
+    found = status(path, what)
+    if found is None:
+        raise file_error(path, what, "no such file", "correct the path")
+    # opening a pipe would wait for its other end
+    if not stat.S_ISREG(found.st_mode):
+        raise file_error(path, what, _kind(found), "give the path of a file")
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > most:
+                raise file_error(path, f"{what} of at most {most} bytes", str(size), "correct the path")
+            return file.read(size)
+    except OSError as error:
+        raise _unreadable(path, what, error) from error
 
 
 def write_atomically(path: str | os.PathLike[str], content: bytes | str) -> None:
@@ -82,18 +107,16 @@ def write_atomically(path: str | os.PathLike[str], content: bytes | str) -> None
         >>> file.read_text()
         '{}'
     """
-    target = checked_path(path)
-    data = content.encode() if isinstance(content, str) else content
-    with _typed_errors(None, target):
-        target = _replaceable(target, None)
+    target = _replaceable(path, None)
+    with _typed_errors(None, target, "file"):
         temporary = _beside(target)
         try:
             with temporary.open("xb") as file:
-                file.write(data)
+                file.write(content.encode() if isinstance(content, str) else content)
                 file.flush()
-                with suppress(FileNotFoundError):
-                    os.chmod(temporary, stat.S_IMODE(target.stat().st_mode))
                 os.fsync(file.fileno())
+            if target.exists():
+                temporary.chmod(stat.S_IMODE(target.stat().st_mode))
             temporary.replace(target)
         finally:
             temporary.unlink(missing_ok=True)
@@ -108,27 +131,22 @@ def check_writable(path: str | os.PathLike[str], argument: str | None = None) ->
 
     Raises:
         TopThetaTypeError, TopThetaValueError: as `write_atomically`.
-
-    Example:
-        >>> import tempfile
-        >>> check_writable(Path(tempfile.gettempdir()) / "results.json")
     """
-    target = checked_path(path)
-    with _typed_errors(argument, target):
-        temporary = _beside(_replaceable(target, argument))
+    target = _replaceable(path, argument)
+    with _typed_errors(argument, target, "file"):
+        temporary = _beside(target)
         temporary.touch(exist_ok=False)
         temporary.unlink()
 
 
 @contextmanager
-def new_folder(path: str | os.PathLike[str], argument: str | None = None) -> Iterator[Path]:
+def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Fill a new folder: afterwards ``path`` holds all that was written or, after an error, is as it was before.
 
     The files go to a folder beside the target, which then takes its place.
 
     Args:
         path: what is not there yet, or an empty folder; what it stands in is there.
-        argument: what the error names; None: the path.
 
     Returns:
         The folder to write into.
@@ -146,8 +164,10 @@ def new_folder(path: str | os.PathLike[str], argument: str | None = None) -> Ite
         ['config.json']
     """
     target = Path(os.path.realpath(checked_path(path)))
-    with _typed_errors(argument, target, "folder"):
-        _check_vacant(target, argument)
+    with _typed_errors(None, target, "folder"):
+        if target.exists() and (not target.is_dir() or any(target.iterdir())):
+            got = "one with files in it" if target.is_dir() else "a file"
+            raise file_error(target, "a new folder or an empty one", got, "name another, or remove what is there")
         temporary = _beside(target)
         temporary.mkdir()
         try:
@@ -161,20 +181,6 @@ def new_folder(path: str | os.PathLike[str], argument: str | None = None) -> Ite
             shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _check_vacant(target: Path, argument: str | None) -> None:
-    try:
-        mode = target.stat().st_mode
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    where = "" if argument is None else f", {target}"
-    if not stat.S_ISDIR(mode):
-        got = "a file" if stat.S_ISREG(mode) else _kind(mode)
-        raise TopThetaValueError(argument or str(target), "the name of a folder", f"{got}{where}", "name another")
-    if any(target.iterdir()):
-        expected, got = "a new folder or an empty one", f"one with files in it{where}"
-        raise TopThetaValueError(argument or str(target), expected, got, "name another, or remove what is there")
-
-
 @contextmanager
 def held(path: str | os.PathLike[str]) -> Iterator[None]:
     """Keep other processes from the long work for one file: whoever comes second gets an error.
@@ -186,25 +192,20 @@ def held(path: str | os.PathLike[str]) -> Iterator[None]:
 
     Raises:
         TopThetaTypeError, TopThetaValueError: as `write_atomically`, or another process has it.
-
-    Example:
-        >>> with held("results.json"):
-        ...     pass
     """
     if fcntl is None:
         yield
         return
-    target = checked_path(path)
-    with _typed_errors(None, target):
-        target = _replaceable(target, None)
-        lock = target.with_name(f".{target.name}.lock")
+    target = _replaceable(path, None)
+    lock = target.with_name(f".{target.name}.lock")
+    with _typed_errors(None, target, "file"):
         file = lock.open("ab")
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             expected, got = "a file that no other process works on", "one that another works on"
-            raise TopThetaValueError(str(path), expected, got, "wait for its end, or name another file") from error
+            raise file_error(path, expected, got, "wait for its end, or name another file") from error
         except OSError:  # such as a network file system without locks
             pass
         try:
@@ -214,46 +215,17 @@ def held(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 @contextmanager
-def _typed_errors(argument: str | None, target: Path, what: str = "file") -> Iterator[None]:
+def _typed_errors(argument: str | None, target: Path, what: str) -> Iterator[None]:
     where = "" if argument is None else f" at {target}"
-    name, folder = argument or str(target), os.path.dirname(os.path.realpath(target))
+    name = argument or str(target)
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENOTDIR) and not os.path.isdir(folder):
+        if not target.parent.is_dir():
             expected, got = f"a {what} in an existing folder", f"no such folder{where}"
-            raise TopThetaValueError(name, expected, got, f"create {folder}") from error
+            raise TopThetaValueError(name, expected, got, f"create {target.parent}") from error
         expected, got = f"a place where a {what} can be written", f"{error.strerror or error}{where}"
-        remedy = _REMEDIES.get(error.errno or 0, "choose another place")
-        raise TopThetaValueError(name, expected, got, remedy) from error
-
-
-def read_bytes(path: str | os.PathLike[str], what: str, most: int) -> bytes:
-    """Read a regular file, opened once, so that it is one file's content even while others replace it.
-
-    Args:
-        path: the file.
-        what: what it should be, with its article, for the error messages.
-        most: the largest size in bytes.
-
-    Raises:
-        TopThetaTypeError: ``path`` is not a path.
-        TopThetaValueError: there is no such file, it is not a regular one, too large or unreadable.
-    """
-    # before it is opened: that would wait for the other end of a pipe
-    found = status(path, what)
-    if found is None:
-        raise file_error(path, what, "no such file", "correct the path")
-    if not stat.S_ISREG(found.st_mode):
-        raise file_error(path, what, _kind(found.st_mode), "give the path of a file")
-    try:
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size > most:
-                raise file_error(path, f"{what} of at most {most} bytes", str(size), "correct the path")
-            return file.read(size)
-    except OSError as error:
-        raise _unreadable(path, what, error) from error
+        raise TopThetaValueError(name, expected, got, "free some space, or choose another place") from error
 
 
 def _unreadable(name: object, what: str, error: OSError, where: str = "") -> TopThetaValueError:
@@ -261,43 +233,23 @@ def _unreadable(name: object, what: str, error: OSError, where: str = "") -> Top
     return file_error(name, what, got, "correct the path or its permissions")
 
 
-def checked_path(path: Any) -> Path:
-    """Return ``path`` as a Path.
+def _kind(found: os.stat_result) -> str:
+    return "a folder" if stat.S_ISDIR(found.st_mode) else "a device or pipe"
 
-    Raises:
-        TopThetaTypeError: it is neither a str nor a path object.
-        TopThetaValueError: it holds a null character.
+
+def _replaceable(path: str | os.PathLike[str], argument: str | None) -> Path:
+    """Resolve ``path``, so that a link stays; raise unless a regular file or nothing is there.
+
+    A device would be replaced, or take bytes without end.
     """
-    if not isinstance(path, (str, os.PathLike)) or not isinstance(text := os.fspath(path), str):
-        raise TopThetaTypeError("path", "a str or pathlib.Path", type(path).__name__)
-    if "\0" in text:
-        raise TopThetaValueError("path", "a path without null characters", repr(text))
-    return Path(text)
-
-
-def _kind(mode: int) -> str:
-    return "a folder" if stat.S_ISDIR(mode) else "a device or pipe"
-
-
-def _replaceable(path: Path, argument: str | None) -> Path:
-    """Resolve ``path``, so that a link stays; raise unless a writable regular file or nothing is there.
-
-    Every file to write, append to or go on from passes here: a device would take or give bytes without end.
-    """
-    try:
-        mode = path.stat().st_mode
-    except (FileNotFoundError, NotADirectoryError):
-        return Path(os.path.realpath(path))
-    name, got = argument or str(path), _kind(mode) + ("" if argument is None else f" at {path}")
-    if stat.S_ISDIR(mode):
-        raise TopThetaValueError(name, "the name of a file", got, "add the name of a file")
-    if not stat.S_ISREG(mode):
-        raise TopThetaValueError(name, "a regular file or the name of a new one", got, "name a file")
-    if not os.access(path, os.W_OK):
-        raise PermissionError(errno.EACCES, "the file is write-protected")
+    found = status(path, "the name of a file", argument)
+    if found is not None and not stat.S_ISREG(found.st_mode):
+        got = _kind(found) + ("" if argument is None else f" at {path}")
+        remedy = "name a file, such as results.json"
+        raise TopThetaValueError(argument or str(path), "the name of a file", got, remedy)
     return Path(os.path.realpath(path))
 
 
 def _beside(target: Path) -> Path:
     """Name a file or folder that stands beside ``target`` for a while."""
-    return target.with_name(f"{_PREFIX}{uuid.uuid4().hex}")
+    return target.with_name(f".toptheta-{uuid.uuid4().hex}")
