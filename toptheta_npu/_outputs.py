@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-import os
-import sys
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,25 +28,12 @@ def check_output_folder(option: str, folder: Path, *names: str) -> None:
 
 
 def require_matplotlib() -> None:
-    """Import matplotlib, also where MPLBACKEND names a backend that is not there: files need none of them.
-
-    Raises:
-        ModuleNotFoundError: it is missing.
-    """
-    named = None if "matplotlib" in sys.modules else os.environ.pop("MPLBACKEND", None)
-    try:
-        import matplotlib
-    finally:
-        if named is not None:
-            os.environ["MPLBACKEND"] = named
-    if named:
-        with suppress(ValueError):  # the caller's own windows show what they would have shown
-            matplotlib.rcParams["backend"] = named
+    """Raise ModuleNotFoundError where matplotlib is missing, before the work whose figures it draws."""
+    import matplotlib  # noqa: F401
 
 
 def new_figure(rows: int, columns: int, size: tuple[float, float]) -> tuple[Any, list[Any]]:
     """Make a matplotlib figure for files alone, with the panels of its rows one after the other."""
-    require_matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -88,8 +88,8 @@ class TopThetaCombinationError(TopThetaValueError):
     """An argument is of no use without another, or beside it, though each by itself is well.
 
     Example:
-        >>> str(TopThetaCombinationError("--sweep", "excludes", "--shape", "leave one of them out"))
-        '--sweep excludes --shape; leave one of them out'
+        >>> str(TopThetaCombinationError("--k", "excludes", "--tau", "leave one of them out"))
+        '--k excludes --tau; leave one of them out'
     """
 
     def __init__(

@@ -18,8 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.cli.command import toptheta
-from tests.tiers import full
-from toptheta_npu.cli.benchmark.command import choose_shapes
+from toptheta_npu.cli.benchmark.command import Options, choose_shapes
 from toptheta_npu.timing.measure import ShapeResult
 
 ROOT = Path(__file__).parents[2]
@@ -69,7 +68,6 @@ def test_json_has_times_and_ratios(results: tuple[Path, str]) -> None:
         ([], "--device: expected one of cpu, cuda, npu, host-model, got nothing"),
         (["--device", "tpu"], "--device: expected one of cpu, cuda, npu, host-model, got 'tpu'"),
         ([*TINY, "--shape", "heads=8/2,n=64,k=65"], "error: k in --shape: expected at most n = 64, got 65"),
-        ([*TINY, "--shape", "heads=8,n=64,cache=int4"], "error: cache in --shape: expected int8, or nothing"),
         (
             [*TINY, "--shape", "heads=8;n=64"],
             "got 'heads=8;n=64'; such as batch=1,heads=32/8,n=8192,k=512,head_dim=128,dtype=bfloat16,block_size=128",
@@ -77,23 +75,11 @@ def test_json_has_times_and_ratios(results: tuple[Path, str]) -> None:
         ([*TINY, "--k", "4096"], "k: expected at most n = 2048, got 4096"),
         ([*TINY, "--shape", "heads=64,n=1048576,batch=4096"], "shape: expected at most the"),
         ([*TINY, "--cache", "warm"], "--cache: expected one of both, cold, hot"),
-        ([*TINY, "--sweep", "depths"], "--sweep: expected one of lengths, densities"),
-        (
-            [*TINY, "--sweep", "lengths", "--shape", "heads=8,n=64"],
-            "--sweep excludes --shape and --config; leave",
-        ),
-        ([*TINY, "--n", "64"], "--n needs --config; name one, or say it in --shape"),
-        ([*TINY, "--config", "./none"], "--config: expected a config.json, a folder with one"),
         ([*TINY, "--json", "/"], "--json: expected the name of a file, got a folder at /"),
-        ([*TINY, "--batch", "0"], "--batch needs --config; name one, or say it in --shape"),
-        ([*TINY, "--config", "toptheta_npu/assets/tiny_llama", "--batch", "0"], "batch: expected a number from 1"),
         (
             [*TINY, "--query-tokens", "17"],
             "--query-tokens: expected a number from 1 to 16, got 17; split longer drafts",
         ),
-        ([*TINY, "--query-tokens", "0"], "--query-tokens: expected a number from 1 to 16, got 0"),
-        ([*TINY, "--shape", "heads=8,n=2,k=1", "--query-tokens", "3"], "--query-tokens: expected at most n = 2"),
-        ([*TINY, "--k", "-5"], "k: expected a number from 1 to 2147483647, got -5"),
         ([*TINY, "--json", "/no/such/folder/file.json"], "--json: expected a file in an existing folder"),
         (["--device", "npu", "--shape", "heads=8,n=64"], "--device: expected torch_npu"),
         (["--device", "cuda", "--shape", "heads=8,n=64"], "--device: expected a CUDA device that torch can use"),
@@ -152,23 +138,8 @@ _TEXTS = st.one_of(
     st.builds("heads={}/{},n={},k={},batch={},head_dim=64".format, *[st.integers(1, 300)] * 5),
     _WORDS,
 )
-_JSON = st.recursive(
-    st.one_of(st.none(), st.booleans(), _NUMBERS.filter(lambda n: n < 10**300), st.floats(), st.text(max_size=5)),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=5,
-)
-_CONFIGS = st.one_of(
-    _JSON,
-    st.fixed_dictionaries(
-        {"model_type": st.just("llama"), "num_attention_heads": st.one_of(st.sampled_from([8, 32]), _JSON)},
-        optional={
-            name: st.one_of(st.sampled_from([8, 64]), _JSON)
-            for name in ("num_key_value_heads", "head_dim", "hidden_size", "dtype", "text_config")
-        },
-    ),
-)
 _OPTIONS = dict.fromkeys(
-    ("--device", "--n", "--batch", "--k", "--query-tokens", "--sweep", "--cache", "--rounds"), _WORDS
+    ("--device", "--k", "--query-tokens", "--cache", "--rounds"), _WORDS
 )  # fmt: skip
 
 
@@ -176,17 +147,10 @@ _OPTIONS = dict.fromkeys(
 @given(
     options=st.dictionaries(st.sampled_from(sorted(_OPTIONS)), _WORDS, max_size=2),
     shapes=st.lists(_TEXTS, max_size=2),
-    config=st.one_of(st.none(), _CONFIGS),
 )
-def test_any_value_is_measured_or_refused_in_words(
-    options: dict[str, str], shapes: list[str], config: object, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_any_value_is_measured_or_refused_in_words(options: dict[str, str], shapes: list[str]) -> None:
     arguments = [f"{name}={value}" for name, value in ({"--device": "cpu"} | options).items()]
     arguments += [f"--shape={text}" for text in shapes]
-    if config is not None:
-        file = tmp_path_factory.getbasetemp() / "drawn.json"
-        file.write_text(json.dumps(config))
-        arguments.append(f"--config={file}")
     err = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()), redirect_stderr(err):
         patch.setattr("toptheta_npu.timing.measure.compare_one", lambda shape, *_, **__: ShapeResult(shape))
@@ -208,33 +172,10 @@ def test_several_query_tokens_of_every_shape(tmp_path: Path, capsys: pytest.Capt
     assert not [row["missing"] for result in results for row in result["rows"] if row["missing"]]
 
 
-@pytest.mark.parametrize("device", ["cpu", "npu"])
-@pytest.mark.parametrize("sweep", [None, "lengths", "densities"])
-def test_query_tokens_of_the_tables(sweep: str | None, device: str) -> None:
-    wanted = choose_shapes(device, [], None, None, None, None, sweep)[0]
-    shapes, own = choose_shapes(device, [], None, None, None, None, sweep, 4)
-    assert shapes == [replace(shape, query_tokens=4) for shape in wanted]
-    assert not own
-
-
-@full
-def test_shapes_of_a_config(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(
-        json.dumps(
-            {
-                "model_type": "llama",
-                "num_attention_heads": 4,
-                "num_key_value_heads": 2,
-                "head_dim": 32,
-                "dtype": "float32",
-            }
-        )
-    )
-    done = run(*TINY, "--config", str(tmp_path), "--n", "128", "--n", "256", "--cache", "hot")
-    assert done.returncode == 0, done.stderr
-    assert "heads=4/2,n=128,k=8,head_dim=32" in done.stdout
-    assert "heads=4/2,n=256,k=16,head_dim=32" in done.stdout
-    assert "cold, µs" not in done.stdout
+def test_query_tokens_and_k_of_the_table() -> None:
+    wanted = choose_shapes("npu", Options())
+    assert choose_shapes("npu", Options(query_tokens=4)) == [replace(shape, query_tokens=4) for shape in wanted]
+    assert {shape.k for shape in choose_shapes("npu", Options(k=32))} == {32}
 
 
 def test_the_command_line_starts_without_the_benchmark() -> None:

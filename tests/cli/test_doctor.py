@@ -107,13 +107,6 @@ def test_a_cpu_that_must_be_native_and_cannot(level: str, monkeypatch: pytest.Mo
     assert lines[-1] == "The operators do not run here."
 
 
-def test_the_fallback_where_it_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOPTHETA_BACKEND", "cpu=fallback")
-    lines = run().stdout.splitlines()
-    assert lines[1] == f"yes     CPU           PyTorch fallback, as chosen, torch {torch.__version__}"
-    assert lines[2].startswith("        instruction set")
-
-
 def test_a_misspelt_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOPTHETA_BACKEND", "cpu=gpu")
     done = run()
@@ -162,15 +155,6 @@ def test_json_has_both_parts() -> None:
     report = json.loads(run("--json").stdout)
     assert [finding["name"] for finding in report["here"]] == ["CPU", "transformers", "CUDA"]
     assert report["usable"] is False
-
-
-def test_an_installed_package_names_no_page_of_the_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert "source distribution" not in run().stdout
-    monkeypatch.setattr(diagnosis, "_SOURCES", tmp_path)
-    told = [line for line in run().stdout.splitlines() if "docs/" in line or "op_host/" in line]
-    assert len(told) == 2
-    for line in told:
-        assert line.endswith("(in a clone or the source distribution of toptheta_npu)")
 
 
 def test_version_without_importing_torch_npu() -> None:

@@ -31,7 +31,7 @@ READERS = {
     "convert": ("convert", "INPUT", "--from", "theta", "-o", "other.theta"),
     "convert --fingerprint-of": ("convert", "th.txt", "--fingerprint-of", "INPUT", "-o", "other.theta"),
     "plot": ("plot", "INPUT", "-o", "figures"),
-    "benchmark --config": ("benchmark", "--device", "cpu", "--config", "INPUT"),
+    "benchmark --constants": ("benchmark", "--device", "host-model", "--constants", "INPUT"),
 }
 
 pytestmark = pytest.mark.usefixtures("quiet_and_one_thread")

@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.command import toptheta
 from tests.evaluation.test_plots import needle_points, perplexity_points
-from tests.tiers import full, sample
+from tests.tiers import full
 from toptheta_npu.evaluation.results import Header, ResultsFile
 
 pytest.importorskip("matplotlib")
@@ -44,22 +44,6 @@ def test_a_file_of_something_else_is_refused(results: str, capsys: pytest.Captur
     assert not Path("figures").exists()
 
 
-def test_a_folder_that_cannot_be_made_is_refused(results: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert toptheta("plot", results, "-o", "one.jsonl/figures") == 2
-    assert "--output: expected a folder that can be made" in " ".join(capsys.readouterr().err.split())
-
-
-@full
-@pytest.mark.parametrize(
-    "backend", sample(["module://matplotlib_inline.backend_inline", "module://gone", "nonsense", "tkagg"], 2)
-)
-def test_files_are_drawn_whatever_backend_the_environment_names(results: str, backend: str) -> None:
-    """In a process of its own: matplotlib reads MPLBACKEND when it is imported."""
-    environment = {**os.environ, "MPLBACKEND": backend, "PYTHONPATH": str(Path(__file__).parents[2])}
-    command = [sys.executable, "-m", "toptheta_npu", "plot", results, "-o", "figures"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert Path("figures/tradeoff_perplexity.png").exists()
 
 
 def test_drawing_leaves_the_caller_s_backend_and_figures_alone(tmp_path: Path) -> None:

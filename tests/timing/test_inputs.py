@@ -63,7 +63,7 @@ def test_answers_are_those_of_the_reference(shape: Shape) -> None:
         torch.testing.assert_close(inputs.answers[name][:, :, 0].double(), expected, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("shape", [TOKENS[0], replace(TOKENS[0], k=199)], ids=str)
+@pytest.mark.parametrize("shape", [replace(TOKENS[0], k=199)], ids=str)
 def test_a_token_has_the_answers_that_it_has_alone(shape: Shape) -> None:
     """The last token sees all keys, and each one before it one key less. With k = 199, the first one has too few."""
     inputs = make_inputs(shape, "cpu", copies=1)
@@ -80,17 +80,6 @@ def test_a_token_has_the_answers_that_it_has_alone(shape: Shape) -> None:
             expected = reference.incremental_attention(rows, Compensation(sdc, value_mean=vmc))
             torch.testing.assert_close(inputs.answers[name][:, :, token].double(), expected.out, atol=1e-5, rtol=1e-4)
         assert inputs.kept[:, :, token].tolist() == [[min(seen, shape.k)] * shape.num_heads]
-
-
-def test_alike_tokens_need_fewer_rows() -> None:
-    shape = Shape(1, 4, 4, 500, 20, head_dim=32, dtype="float32", query_tokens=4)
-    apart, alike = (make_inputs(shape, "cpu", 1, overlap=overlap) for overlap in (0.0, 0.99))
-    assert (apart.kept == shape.k).all()
-    assert (alike.kept == shape.k).all()
-    assert (alike.value_rows >= shape.k).all()
-    assert alike.traffic.density < 0.7 * apart.traffic.density < 4 * shape.k / shape.n
-    neighbours = torch.stack([alike.query[0, :, 0].flatten(), alike.query[0, :, 1].flatten()])
-    assert torch.corrcoef(neighbours)[0, 1] > 0.9
 
 
 def test_layers_lie_apart_and_are_equal() -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import toptheta_npu
-from toptheta_npu import TopThetaBackendError, TopThetaValueError
+from toptheta_npu import TopThetaValueError
 from toptheta_npu.cpu import cache, library
 from toptheta_npu.timing import contenders, measure, report
 from toptheta_npu.timing.clocks import Timing
@@ -38,9 +38,7 @@ SHAPES = [
     replace(SMALL, dtype="bfloat16"),
     replace(SMALL, dtype="float16", num_key_value_heads=8),
     replace(SMALL, block_size=32, n=250),
-    replace(SMALL, cache="int8"),
     replace(SMALL, cache="int8", dtype="bfloat16", block_size=32, n=250),
-    replace(SMALL, query_tokens=4),
     replace(SMALL, query_tokens=4, cache="int8", dtype="bfloat16"),
     replace(SMALL, query_tokens=16, num_key_value_heads=8),
     replace(SMALL, query_tokens=3, block_size=32, n=250, dtype="float16"),
@@ -86,14 +84,6 @@ def test_the_fallback_is_not_timed_under_the_name_of_the_native_kernel() -> None
     assert reasons == dict.fromkeys(NATIVE, "not available: the PyTorch fallback is chosen")
 
 
-def test_a_native_kernel_that_must_run_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CXX", "/no/such/compiler")
-    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "cache"))
-    monkeypatch.setattr(library, "_LIBRARIES", {})
-    with toptheta_npu.use_backend("native", device="cpu"), pytest.raises(TopThetaBackendError, match="compiler"):
-        compare_one(SMALL, "cpu", copies=2, rounds=1)
-
-
 @pytest.mark.parametrize("tokens", [1, 4])
 @pytest.mark.parametrize("device", ["cuda", "npu"])
 def test_rows_of_accelerators(device: str, tokens: int) -> None:
@@ -112,7 +102,7 @@ def test_rows_of_accelerators(device: str, tokens: int) -> None:
             assert row.missing
     assert run >= {contender.name for contender in listed if not contender.foreign}
     if device == "cuda":
-        assert {"SDPA enable_gqa, math", "SDPA folded, math"} <= run
+        assert {"SDPA enable_gqa", "SDPA folded"} <= run
 
 
 def _vendor(name: str) -> Contender:
@@ -226,12 +216,6 @@ def test_ratios_by_hand() -> None:
     assert result.gain("sparse", "cold") == pytest.approx(3 / 1.25)
 
 
-def test_the_floor_moves_the_rest_of_the_last_block_too() -> None:
-    result = _result()
-    result.shape = replace(PAPER, n=2000, block_size=128)
-    assert result.bytes_moved(result.rows[0]) == 48 * 2048 * 256
-
-
 def test_a_copy_moves_twice_the_bytes() -> None:
     result = _result()
     result.rows[0].name = COPY
@@ -321,23 +305,12 @@ def test_large_shapes_are_skipped_or_refused(monkeypatch: pytest.MonkeyPatch) ->
         compare([PAPER], "cpu", rounds=1)
 
 
-_FILES = {
-    "cgroup 2": ("memory.max", "memory.current", "memory.stat", "inactive_file"),
-    "cgroup 1": (
-        "memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("version", _FILES)
-def test_memory_limit_of_a_container(version: str, tmp_path: Path) -> None:
-    limit, used, statistics, reclaimable = _FILES[version]
-    (tmp_path / "memory").mkdir()
-    (tmp_path / limit).write_text("1000\n")
-    (tmp_path / used).write_text("700\n")
-    (tmp_path / statistics).write_text(f"anon 5\n{reclaimable} 50\n{reclaimable}_other 7\n")
+def test_memory_limit_of_a_container(tmp_path: Path) -> None:
+    (tmp_path / "memory.max").write_text("1000\n")
+    (tmp_path / "memory.current").write_text("700\n")
+    (tmp_path / "memory.stat").write_text("anon 5\ninactive_file 50\ninactive_file_other 7\n")
     assert container_room(tmp_path) == 350
-    (tmp_path / limit).write_text("max\n")
+    (tmp_path / "memory.max").write_text("max\n")
     assert container_room(tmp_path) == float("inf")
 
 

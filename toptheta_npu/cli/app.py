@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from io import TextIOWrapper
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
-from ..errors import TopThetaError, TopThetaValueError
-from .benchmark.command import benchmark
-from .benchmark.generate import benchmark_generate
+from ..errors import TopThetaError
+from .benchmark.command import command as benchmark
+from .benchmark.generate import command as benchmark_generate
 from .calibrate.command import command as calibrate
 from .common.shell import Command
 from .convert.command import command as convert
@@ -70,21 +69,6 @@ def _about(
     """Top-Theta attention: calibrated thresholds instead of top-k."""
 
 
-def _fail(error: TopThetaError, cause: Exception | None = None) -> NoReturn:
-    Console(stderr=True, soft_wrap=True).print(f"[red]error:[/red] {escape(str(error))}", highlight=False)
-    raise SystemExit(2) from cause
-
-
-def _broken_output() -> OSError | None:
-    """Find out whether nothing can be written to standard output, and then leave it for nothing to be lost at exit."""
-    try:
-        print(flush=True)
-    except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return error
-    return None
-
-
 def main(commands: typer.Typer = app) -> None:
     """Run the command line; an error a user can mend is one sentence, not a traceback."""
     for stream in (sys.stdout, sys.stderr):
@@ -92,19 +76,10 @@ def main(commands: typer.Typer = app) -> None:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
-        try:
-            commands()
-        finally:
-            sys.stdout.flush()
+        commands()
     except TopThetaError as error:
-        _fail(error)
-    except OSError as error:
-        if (cause := _broken_output()) is None:
-            raise
-        if isinstance(cause, BrokenPipeError):  # the reader, such as head, has had enough
-            sys.exit(1)
-        got, remedy = cause.strerror or str(cause), "free some space, or send it elsewhere"
-        _fail(TopThetaValueError("standard output", "a place where text can be written", got, remedy), error)
+        Console(stderr=True, soft_wrap=True).print(f"[red]error:[/red] {escape(str(error))}", highlight=False)
+        sys.exit(2)
     except ModuleNotFoundError as error:
         extra = _EXTRAS.get(error.name or "")
         if extra is None:

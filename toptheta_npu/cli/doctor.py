@@ -5,13 +5,11 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import logging
-import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 import torch
@@ -34,8 +32,6 @@ _RUNS = {
     "auto": "the op package, or the PyTorch fallback where it cannot run",
     "fallback": "the PyTorch fallback",
 }
-_SOURCES = Path(__file__).parents[2]
-_SOURCE_FILE = re.compile(r"\b(?:docs|op_host)/[\w./-]*\w")
 
 
 def doctor(
@@ -151,18 +147,7 @@ def _show_details(findings: Iterable[Finding], console: Console) -> None:
 
 def _show_remedy(finding: Finding, console: Console) -> None:
     if finding.remedy is not None:
-        console.print(f"        [bold]to do:[/bold] {escape(for_this_installation(finding.remedy, _SOURCES))}")
-
-
-def for_this_installation(remedy: str, sources: Path) -> str:
-    """Add to the remedy where to get a file of the sources that is not installed.
-
-    Example:
-        >>> for_this_installation("see docs/npu.md", Path("/nowhere"))
-        'see docs/npu.md (in a clone or the source distribution of toptheta_npu)'
-    """
-    absent = [name for name in _SOURCE_FILE.findall(remedy) if not (sources / name).exists()]
-    return f"{remedy} (in a clone or the source distribution of toptheta_npu)" if absent else remedy
+        console.print(f"        [bold]to do:[/bold] {escape(finding.remedy)}")
 
 
 def _conclusion(here: list[Finding], info: BackendInfo) -> str:

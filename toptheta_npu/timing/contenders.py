@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Literal
@@ -10,7 +10,6 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import toptheta_npu
 
@@ -38,10 +37,6 @@ COPY = "copy K (torch.neg)"
 _ROUNDING = {"float32": 1e-3, "float16": 1e-2, "bfloat16": 3e-2}
 # scores rounded to a half-precision dtype choose other elements near the k-th
 _SELECTION_ROUNDING = {"float32": 1e-3, "float16": 0.15, "bfloat16": 0.35}
-_SDPA_BACKENDS = {
-    "flash": SDPBackend.FLASH_ATTENTION, "efficient": SDPBackend.EFFICIENT_ATTENTION,
-    "cudnn": SDPBackend.CUDNN_ATTENTION, "math": SDPBackend.MATH,
-}  # fmt: skip
 
 
 def _always(_: Shape) -> str | None:
@@ -93,7 +88,7 @@ def list_contenders(device: str, *, int8: bool = False) -> list[Contender]:
         ]
         return [Contender(COPY, "floor", _copy_keys), *vendor, *own, top_k, fallback_row]
     flash = Contender("flash_attn", "dense", _flash_attn, _no_flash_attn, foreign=True)
-    return [Contender("read K", "floor", _read_keys), *_sdpa_on_cuda(), flash, *own, top_k]
+    return [Contender("read K", "floor", _read_keys), *_sdpa(foreign=True), flash, *own, top_k]
 
 
 def _own(dense: str, sparse: str, reason: Callable[[Shape], str | None] = _always) -> list[Contender]:
@@ -150,34 +145,27 @@ def _fused_limits(shape: Shape) -> str | None:
     return _vendor_limits(shape)
 
 
-def _sdpa(backend: SDPBackend | None = None, suffix: str = "", foreign: bool = False) -> Iterator[Contender]:
-    """Yield SDPA's rows: a group's heads folded into query rows, or spread by enable_gqa (the same without groups)."""
+def _sdpa(*, foreign: bool = False) -> list[Contender]:
+    """List SDPA's rows: a group's heads folded into query rows, or spread by enable_gqa (the same without groups)."""
 
     def make(inputs: Inputs, folded: bool) -> Call:
-        query = inputs.query
-        rows = _folded(inputs) if folded else query
+        rows = _folded(inputs) if folded else inputs.query
         mask = _additive_mask(inputs, inputs.shape.group if folded else 1)
         repeated = not folded and inputs.shape.group > 1
 
         def attend(copy: int) -> Tensor:
             out = F.scaled_dot_product_attention(rows, *inputs.layers[copy], attn_mask=mask, enable_gqa=repeated)
-            return out.view_as(query)
+            return out.view_as(inputs.query)
 
-        if backend is None:
-            return attend
-        chosen = backend
-
-        def attend_on_backend(copy: int) -> Tensor:
-            with sdpa_kernel(chosen):
-                return attend(copy)
-
-        return attend_on_backend
+        return attend
 
     def same(shape: Shape) -> str | None:
         return _no_table(shape) or ("the same as enable_gqa without groups" if shape.group == 1 else None)
 
-    yield Contender(f"SDPA enable_gqa{suffix}", "dense", lambda inputs: make(inputs, False), _no_table, foreign)
-    yield Contender(f"SDPA folded{suffix}", "dense", lambda inputs: make(inputs, True), same, foreign)
+    return [
+        Contender("SDPA enable_gqa", "dense", lambda inputs: make(inputs, False), _no_table, foreign),
+        Contender("SDPA folded", "dense", lambda inputs: make(inputs, True), same, foreign),
+    ]
 
 
 def _folded(inputs: Inputs) -> Tensor:
@@ -192,11 +180,6 @@ def _additive_mask(inputs: Inputs, heads: int) -> Tensor | None:
     query = inputs.query
     hidden = hidden_keys(inputs.shape, query.device).repeat(heads, 1)
     return query.new_zeros(hidden.shape).masked_fill_(hidden, -torch.inf)
-
-
-def _sdpa_on_cuda() -> Iterator[Contender]:
-    for name, backend in _SDPA_BACKENDS.items():
-        yield from _sdpa(backend, f", {name}", foreign=True)
 
 
 def _flash_attn(inputs: Inputs) -> Call:

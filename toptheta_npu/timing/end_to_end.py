@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -11,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 from torch import Tensor
@@ -65,7 +65,7 @@ def growing(prompt: DynamicCache) -> Cache:
 
 def compare(
     model: Any, thresholds: ThresholdTable, ks: list[int], tokens: Tensor, *, new_tokens: int = 32, rounds: int = 5,
-    clock: Clock | None = None, console: Console | None = None, int8: bool = False,
+    clock: Clock = time.perf_counter, int8: bool = False,
 ) -> list[Rate]:  # fmt: skip
     """Measure the decode steps of ``generate``, dense and by thresholds, in turns.
 
@@ -80,7 +80,7 @@ def compare(
         ks: the k to decode with.
         tokens: int64 [B, n], the prompt, on the model's device.
         new_tokens: tokens that each variant generates in a round.
-        clock: tells seconds; None: ``time.perf_counter``.
+        clock: tells seconds.
         int8: also over an `Int8Cache`, with the scales per channel of the table if it has them, else with one per row.
 
     Raises:
@@ -101,14 +101,13 @@ def compare(
     for name, value, least in (("new_tokens", new_tokens, 2), ("rounds", rounds, 1), ("tokens", tokens.shape[1], 2)):
         if value < least:
             raise TopThetaValueError(name, f"a number from {least}", str(value))
-    clock = clock or time.perf_counter
     chosen = variants(model, thresholds, ks, int8=int8)
     seconds: dict[str, list[float]] = {name: [] for name in chosen}
     with torch.inference_mode():
         prompt = prompt_cache(model, tokens)
         for variant in chosen.values():  # warms up, and refuses what cannot be before anything is measured
             step_seconds(model, tokens, prompt, variant, 2, clock)
-        for number in track(range(rounds), "Generating", console=console, transient=True, disable=console is None):
+        for number in track(range(rounds), "Generating", transient=True, disable=not sys.stdout.isatty()):
             for name in list(chosen)[:: 1 if number % 2 == 0 else -1]:
                 seconds[name] += step_seconds(model, tokens, prompt, chosen[name], new_tokens, clock)
     return [Rate(name, summarise(values)) for name, values in seconds.items()]

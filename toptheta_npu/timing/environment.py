@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 import os
 import platform
-import shutil
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,16 +13,6 @@ import torch
 
 from .clocks import is_emulated
 
-_QUERIES = {
-    "cuda": ["nvidia-smi", "--query-gpu=clocks.sm,clocks.mem,clocks.max.sm,power.limit,driver_version",
-             "--format=csv,noheader"],
-    "npu": ["npu-smi", "info", "-t", "common", "-i", "0"],
-}  # fmt: skip
-#: Limit, use, statistics, and the line of them that says what the kernel would give back first: cgroup 2, cgroup 1.
-_CONTAINER_MEMORY = (
-    ("memory.max", "memory.current", "memory.stat", "inactive_file"),
-    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),
-)
 #: Cube and vector cores by SoC; the others of the 910B class have 24 and 48.
 _SMALLER = ("910B3", "910B4", "910_9362", "910_9372")
 _NPU_L2_BYTES = 192 << 20  # of most 910B-class parts, where torch_npu does not tell
@@ -43,13 +31,13 @@ def free_bytes(device: str) -> float:
 
 
 def container_room(root: Path) -> float:
-    """Count the bytes below the memory limit of this process's container; infinite where there is none."""
-    for limit_file, used_file, statistics, reclaimable in _CONTAINER_MEMORY:
-        limit, used = ("".join(_lines(root / name)).strip() for name in (limit_file, used_file))
-        if limit.isdigit() and used.isdigit():
-            cached = [line.split()[1] for line in _lines(root / statistics) if line.startswith(f"{reclaimable} ")]
-            return max(0, int(limit) - int(used) + sum(map(int, cached)))
-    return math.inf
+    """Count the bytes below the memory limit of this process's container (cgroup 2); infinite where there is none."""
+    limit, used = ("".join(_lines(root / name)).strip() for name in ("memory.max", "memory.current"))
+    if not (limit.isdigit() and used.isdigit()):
+        return math.inf
+    # what the kernel would give back first
+    cached = [line.split()[1] for line in _lines(root / "memory.stat") if line.startswith("inactive_file ")]
+    return max(0, int(limit) - int(used) + sum(map(int, cached)))
 
 
 def cache_bytes(device: str) -> int:
@@ -106,8 +94,6 @@ def environment(device: str) -> Mapping[str, object]:
         stamp |= {"cuda": torch.version.cuda, "multiprocessors": properties.multi_processor_count}
     if device == "npu":
         stamp |= _npu_stamp()
-    if clocks := _query(device):
-        stamp["clocks"] = clocks
     return stamp
 
 
@@ -131,18 +117,6 @@ def _npu_stamp() -> dict[str, object]:
 def _properties(device: str) -> Any:
     accelerator: Any = getattr(torch, device)
     return accelerator.get_device_properties(0)
-
-
-def _query(device: str) -> str | None:
-    """Read the clocks as the vendor's tool prints them, if there is one."""
-    command = _QUERIES.get(device)
-    if command is None or is_emulated(device) or shutil.which(command[0]) is None:
-        return None
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return " ".join(done.stdout.split()) if done.returncode == 0 else None
 
 
 def _cpuinfo(name: str) -> str | None:

@@ -122,11 +122,8 @@ def check_memory(shape: Shape, copies: int, free: float) -> None:
         )  # fmt: skip
 
 
-def make_inputs(shape: Shape, device: str, copies: int, seed: int = 0, overlap: float = 0.0) -> Inputs:
+def make_inputs(shape: Shape, device: str, copies: int, seed: int = 0) -> Inputs:
     """Draw normal K, V and query, set the thresholds, and lay the caches out.
-
-    Args:
-        overlap: correlation of the queries of neighbouring tokens; 0 is the worst case for the V rows of their union.
 
     Example:
         >>> inputs = make_inputs(Shape(1, 4, 2, n=64, k=8, dtype="float32"), "cpu", copies=2)
@@ -142,7 +139,7 @@ def make_inputs(shape: Shape, device: str, copies: int, seed: int = 0, overlap: 
         drawn = normal(*size)
         return _as_int8(drawn).to(drawn.dtype) * INT8_SCALE if shape.cache else drawn
 
-    query = _draw_query(shape, overlap, generator, device)
+    query = normal(shape.batch, shape.num_heads, shape.query_tokens, shape.head_dim)
     cache_size = (shape.num_key_value_heads, shape.n, shape.head_dim)
     # one sequence at a time: float32 draws of a whole batch would need twice the cache's memory
     key, value = (torch.stack([rows(*cache_size) for _ in range(shape.batch)]) for _ in range(2))
@@ -162,16 +159,6 @@ def make_inputs(shape: Shape, device: str, copies: int, seed: int = 0, overlap: 
         shape, query, layers, int8_layers, drop_token_axis(answers.threshold), drop_token_axis(answers.value_mean),
         block_table, lengths, outputs, drop_token_axis(answers.kept), answers.value_rows,
     )  # fmt: skip
-
-
-def _draw_query(shape: Shape, overlap: float, generator: torch.Generator, device: str) -> Tensor:
-    """Draw N(0, 1) queries [B, Hq, Sq, D], of which neighbouring tokens have a correlation of ``overlap``."""
-    size = (shape.batch, shape.num_heads, shape.head_dim)
-    tokens: list[Tensor] = []
-    for _ in range(shape.query_tokens):
-        drawn = torch.randn(size, generator=generator, device=device, dtype=torch.float32)
-        tokens.append(overlap * tokens[-1] + (1 - overlap**2) ** 0.5 * drawn if tokens else drawn)
-    return torch.stack(tokens, 2).to(shape.torch_dtype)
 
 
 def _as_int8(rows: Tensor) -> Tensor:

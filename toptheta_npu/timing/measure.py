@@ -125,14 +125,12 @@ def compare(
     rounds: int,
     caches: Sequence[str] = CACHES,
     skip_large: bool = False,
-    progress: Callable[[int, Shape], None] = lambda number, shape: None,
     finished: Callable[[ShapeResult], None] = lambda result: None,
 ) -> list[ShapeResult]:
     """Run all shapes; each result is also handed to ``finished`` as soon as it is there.
 
     Args:
         skip_large: list a shape that does not fit as skipped, instead of an error before anything is allocated.
-        progress: called with the number of the shape and the shape before it is run.
 
     Raises:
         TopThetaValueError: a shape that the device does not take, or that does not fit.
@@ -145,8 +143,7 @@ def compare(
         if not skip_large:
             check_memory(shape, count, free_bytes(device))
     results = []
-    for number, (shape, count) in enumerate(zip(shapes, copies, strict=True)):
-        progress(number, shape)
+    for shape, count in zip(shapes, copies, strict=True):
         try:
             check_memory(shape, count, free_bytes(device))
         except TopThetaValueError as error:

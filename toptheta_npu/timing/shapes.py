@@ -1,17 +1,14 @@
-"""The shapes of a comparison: the default tables, sweeps, and one's own as text or from a model's config."""
+"""The shapes of a comparison: the default tables, and one's own as text."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from .._checks import HEAD_DIMS, KERNEL_PAGE_ROWS, KERNEL_STEP, MAX_TOKENS
-from ..errors import TopThetaValueError
+from ..errors import TopThetaValueError, shown
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 DEVICES = ("cpu", "cuda", "npu")
@@ -57,7 +54,7 @@ class Shape:
     def __post_init__(self) -> None:
         for name in ("batch", "num_heads", "num_key_value_heads", "n", "k"):
             if not 1 <= getattr(self, name) <= _LARGEST:
-                raise TopThetaValueError(name, f"a number from 1 to {_LARGEST}", _brief(getattr(self, name)))
+                raise TopThetaValueError(name, f"a number from 1 to {_LARGEST}", shown(getattr(self, name)))
         if self.k > self.n:
             raise TopThetaValueError("k", f"at most n = {self.n}", str(self.k), "keep fewer, or add keys")
         if self.num_heads % self.num_key_value_heads:
@@ -65,19 +62,19 @@ class Shape:
                 "heads", "query heads that are a multiple of the KV heads", self.heads, "such as heads=32/8"
             )
         if not HEAD_DIMS[0] <= self.head_dim <= HEAD_DIMS[1]:
-            raise TopThetaValueError("head_dim", f"{HEAD_DIMS[0]} to {HEAD_DIMS[1]}", _brief(self.head_dim))
+            raise TopThetaValueError("head_dim", f"{HEAD_DIMS[0]} to {HEAD_DIMS[1]}", shown(self.head_dim))
         if self.dtype not in DTYPES:
-            raise TopThetaValueError("dtype", f"one of {', '.join(DTYPES)}", _brief(self.dtype))
+            raise TopThetaValueError("dtype", f"one of {', '.join(DTYPES)}", shown(self.dtype))
         if not 0 <= self.block_size <= _LARGEST:
-            raise TopThetaValueError("block_size", "0 (contiguous) or rows per block", _brief(self.block_size))
+            raise TopThetaValueError("block_size", "0 (contiguous) or rows per block", shown(self.block_size))
         if self.cache not in _CACHES:
-            raise TopThetaValueError("cache", "int8, or nothing for a cache of dtype", _brief(self.cache))
+            raise TopThetaValueError("cache", "int8, or nothing for a cache of dtype", shown(self.cache))
         self._check_query_tokens()
 
     def _check_query_tokens(self) -> None:
         if not 1 <= self.query_tokens <= MAX_TOKENS:
             raise TopThetaValueError(
-                "query_tokens", f"a number from 1 to {MAX_TOKENS}", _brief(self.query_tokens), "split longer drafts"
+                "query_tokens", f"a number from 1 to {MAX_TOKENS}", shown(self.query_tokens), "split longer drafts"
             )
         if self.query_tokens > self.n:
             raise TopThetaValueError(
@@ -151,107 +148,33 @@ def parse_shape(text: str) -> Shape:
         name, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or name not in _KEYS:
             raise TopThetaValueError(
-                "--shape", f"name=value with {', '.join(_KEYS)}", _brief(part), f"such as {EXAMPLE}"
+                "--shape", f"name=value with {', '.join(_KEYS)}", shown(part), f"such as {EXAMPLE}"
             )
         if name in given:
-            raise TopThetaValueError("--shape", f"{name} once", f"{_brief(given[name])} and {_brief(value)}")
+            raise TopThetaValueError("--shape", f"{name} once", f"{shown(given[name])} and {shown(value)}")
         given[name] = value
     for name in ("heads", "n"):
         if name not in given:
-            raise TopThetaValueError("--shape", f"a value for {name}", _brief(text), f"such as {EXAMPLE}")
+            raise TopThetaValueError("--shape", f"a value for {name}", shown(text), f"such as {EXAMPLE}")
     heads, _, kv_heads = given.pop("heads").partition("/")
     dtype, cache = given.pop("dtype", "float16"), given.pop("cache", "")
-    with _fields_named("in --shape"):
+    try:
         numbers: dict[str, Any] = {name: _whole(name, value) for name, value in given.items()}
         numbers.setdefault("k", max(1, numbers["n"] // 16))
         return Shape(
             batch=numbers.pop("batch", 1), num_heads=_whole("heads", heads),
             num_key_value_heads=_whole("heads", kv_heads or heads), dtype=dtype, cache=cache, **numbers,
         )  # fmt: skip
-
-
-@contextmanager
-def _fields_named(where: str, given: Collection[str] = ()) -> Iterator[None]:
-    """Say of a field where it stands, lest it be taken for an option of its name; but for ``given`` ones."""
-    try:
-        yield
+    # lest a field be taken for an option of its name
     except TopThetaValueError as error:
-        if error.argument in given:
-            raise
-        raise error.retold(f"{_TEXT_KEYS.get(error.argument, error.argument)} {where}", str) from None
+        raise error.retold(f"{_TEXT_KEYS.get(error.argument, error.argument)} in --shape", str) from None
 
 
 def _whole(name: str, text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise TopThetaValueError(name, "a whole number", _brief(text), f"such as {EXAMPLE}") from None
-
-
-def shape_from_config(
-    source: str | Path, n: int, k: int | None = None, *, batch: int = 1, dtype: str | None = None, block_size: int = 0
-) -> Shape:
-    """Read the shape of a layer of a transformers model.
-
-    Args:
-        source: a config.json, a folder with one, or a name that transformers resolves.
-        n, batch, block_size: as in `Shape`.
-        k: n/16 if None.
-        dtype: that of the config if None.
-
-    Raises:
-        TopThetaValueError: transformers reads no config there, or it has no attention heads.
-
-    Example:
-        >>> import pathlib, tempfile
-        >>> file = pathlib.Path(tempfile.mkdtemp()) / "config.json"
-        >>> _ = file.write_text('{"model_type": "llama", "num_attention_heads": 32, "num_key_value_heads": 8}')
-        >>> shape_from_config(file, 2048).heads
-        '32/8'
-    """
-    config = _load_config(source)
-    heads: Any = getattr(config, "num_attention_heads", None)
-    if not _is_count(heads):
-        raise TopThetaValueError(
-            "--config", "num_attention_heads from 1", f"{_brief(heads)} in {source}", "or use --shape"
-        )
-    kv_heads: Any = getattr(config, "num_key_value_heads", None) or heads
-    head_dim: Any = getattr(config, "head_dim", None) or getattr(config, "hidden_size", 0) // heads
-    for name, number in (("num_key_value_heads", kv_heads), ("head_dim", head_dim)):
-        if not _is_count(number):
-            raise TopThetaValueError("--config", f"{name} from 1", f"{_brief(number)} in {source}")
-    stated = str(getattr(config, "dtype", None) or "float16").removeprefix("torch.")
-    with _fields_named(f"in {source}", ("n", "k", "batch", "block_size", *(("dtype",) if dtype else ()))):
-        return Shape(
-            batch, heads, kv_heads, n, max(1, n // 16) if k is None else k, head_dim, dtype or stated, block_size
-        )
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-
-
-def _load_config(source: str | Path) -> Any:
-    """Read the config of the text model."""
-    try:
-        from transformers import AutoConfig
-
-        return AutoConfig.from_pretrained(source).get_text_config()
-    # whatever a foreign config makes transformers stumble over
-    except Exception as cause:
-        reason = str(cause).split("\n")[0]
-        raise TopThetaValueError(
-            "--config", "a config.json, a folder with one, or a model name", f"{_brief(str(source))} ({reason})",
-            "give the path of its config.json",
-        ) from cause  # fmt: skip
-
-
-def _brief(value: object) -> str:
-    """Write a value as Python does, cut where it would fill the screen."""
-    if isinstance(value, int) and abs(value) > _LARGEST**4:  # too long to be written out, or even for that
-        return "a much larger one" if value > 0 else "a much smaller one"
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:80]}..."
+        raise TopThetaValueError(name, "a whole number", shown(text), f"such as {EXAMPLE}") from None
 
 
 #: The paper's point: 48 heads of 128, 2048 keys, 128 kept.
@@ -294,33 +217,6 @@ CPU_SHAPES: tuple[Shape, ...] = (
 def default_shapes(device: str) -> tuple[Shape, ...]:
     """Choose the table of a device."""
     return CPU_SHAPES if device == "cpu" else SHAPES
-
-
-def lengths_sweep(device: str) -> tuple[Shape, ...]:
-    """List shapes of growing length: 32/8 heads, 1/16 kept."""
-    dtype, last = ("bfloat16", 32768) if device == "cpu" else ("float16", 131072)
-    lengths = [1024 << step for step in range(8) if 1024 << step <= last]
-    return tuple(replace(_GROUPED, n=n, k=n // 16, dtype=dtype) for n in lengths)
-
-
-def densities_sweep(device: str) -> tuple[Shape, ...]:
-    """List shapes of growing density: 48/48 heads, 8192 keys, from 1/64 kept to all.
-
-    On a CPU they keep from 32 to half, with 48/48 and with 32/8 heads, in two dtypes.
-    """
-    if device != "cpu":
-        shares = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 3 / 8, 1 / 2, 3 / 4, 1)
-        return tuple(replace(PAPER, n=8192, k=int(share * 8192)) for share in shares)
-    return tuple(
-        replace(base, k=32 << step, dtype=dtype)
-        for base in (PAPER, _GROUPED)
-        for dtype in ("float32", "bfloat16")
-        for step in range((base.n // 64).bit_length())
-    )
-
-
-#: By the name that ``--sweep`` takes.
-SWEEPS: Mapping[str, Callable[[str], tuple[Shape, ...]]] = {"lengths": lengths_sweep, "densities": densities_sweep}
 
 
 def check_for_device(shape: Shape, device: str) -> None:

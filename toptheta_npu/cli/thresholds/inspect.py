@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,9 +18,7 @@ from ..._outputs import check_output_folder, require_matplotlib
 from ..._tables import Table
 from ..common import printing
 
-_FINGERPRINT_SHOWN = 48
 _MAX_LENGTHS_NAMED = 6
-_CHECKSUM = re.compile(r"\b[0-9a-f]{64}\b")
 
 
 def inspect(
@@ -30,7 +27,6 @@ def inspect(
     layer: Annotated[int | None, typer.Option(help="Show the heads of this layer one by one.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Folder for a plot of theta over the length.")] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Show checksums, of texts and of the model, too.")] = False,
 ) -> None:
     """Tell what a file of thresholds holds: its summary, theta and gaps."""
     from ...thresholds import ThresholdTable
@@ -46,17 +42,17 @@ def inspect(
     if as_json:
         print(json.dumps({"file": str(file), **found}, indent=1))
     else:
-        _show(console, f"{file}: {in_words(table)}", found, verbose)
+        _show(console, f"{file}: {in_words(table)}", found)
     if plot is not None:
         written = save_plot(table, found["shown_k"], layer, plot)
         if not as_json:
             console.print(f"{written} written.", markup=False)
 
 
-def _show(console: Console, title: str, found: dict[str, Any], verbose: bool) -> None:
+def _show(console: Console, title: str, found: dict[str, Any]) -> None:
     head = found["header"]
     console.print(escape(title))
-    console.print(_named(_summary(found, verbose)), width=console.width)
+    console.print(_named(_summary(found)), width=console.width)
     tables = _layer_tables(found) if "layers" in found else _head_tables(found)
     if why := _why_dense(head, found.get("layer")):
         console.print(f"layer {found['layer']} is dense: {why}.\n", markup=False)
@@ -66,7 +62,7 @@ def _show(console: Console, title: str, found: dict[str, Any], verbose: bool) ->
         console.print()
     if head["provenance"]:
         console.print("Settings and origin")
-        console.print(_named(_origin(head["provenance"], verbose)), width=console.width)
+        console.print(_named(head["provenance"].items()), width=console.width)
 
 
 def _why_dense(head: dict[str, Any], layer: int | None) -> str:
@@ -83,19 +79,9 @@ def _named(rows: Iterable[tuple[str, str]]) -> RichTable:
     return table
 
 
-def _origin(provenance: Mapping[str, str], verbose: bool) -> list[tuple[str, str]]:
-    """Tell how the table was made; with ``verbose``, add the checksums of texts and windows."""
-    shown = {name: text for name, text in provenance.items() if verbose or not _CHECKSUM.search(text)}
-    left_out = len(provenance) - len(shown)
-    more = [("checksums", f"{left_out}, shown by --verbose")] if left_out else []
-    return [*shown.items(), *more]
-
-
-def _summary(found: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
+def _summary(found: dict[str, Any]) -> list[tuple[str, str]]:
     head = found["header"]
-    lengths, fingerprint = head["lengths"], head["fingerprint"]
-    if len(fingerprint) > _FINGERPRINT_SHOWN and not verbose:
-        fingerprint = fingerprint[:_FINGERPRINT_SHOWN] + "…"
+    lengths = head["lengths"]
     mass = f"yes ({head['discarded_statistic'] or 'statistic not known'})" if head["has_discarded_mass"] else "no"
     return [
         ("k", ", ".join(map(str, head["k"]))),
@@ -108,7 +94,7 @@ def _summary(found: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
         ("discarded mass", mass),
         *([("int8 cache", "scales per channel, for keys and values")] if head["has_cache_scales"] else []),
         *((name, text) for name, text in head["provenance"].items() if name == "model"),
-        ("fingerprint", fingerprint),
+        ("fingerprint", head["fingerprint"]),
     ]
 
 
