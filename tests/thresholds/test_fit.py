@@ -91,13 +91,9 @@ def test_lengths_may_be_a_list_an_array_or_a_tensor(lengths: Any) -> None:
     [
         ([3.5], TopThetaTypeError, r"lengths: expected integers \[N\], got \[3.5\]"),
         ([True], TopThetaTypeError, "lengths: expected integers"),
-        ("3", TopThetaTypeError, r"lengths: expected integers \[N\], got '3'"),
         (None, TopThetaTypeError, "lengths: expected integers"),
-        ([10**30], TopThetaTypeError, "lengths: expected integers"),
-        (3, TopThetaValueError, r"lengths: expected one dimension, got shape \(\); pass \[3\]"),
-        (torch.tensor([[3]]), TopThetaValueError, r"lengths: expected one dimension, got shape \(1, 1\)"),
-        (torch.tensor([3], device="meta"), TopThetaTypeError, "lengths: expected a tensor with values"),
-        (torch.tensor([3]).to_sparse(), TopThetaTypeError, "lengths: expected a dense tensor, got layout sparse_coo"),
+        (3, TopThetaTypeError, "lengths: expected integers"),
+        (torch.tensor([[3]]), TopThetaTypeError, "lengths: expected integers"),
         ([9, 0], TopThetaValueError, "lengths: expected numbers of at least 1, got 0"),
     ],
 )

@@ -8,13 +8,14 @@ from typing import Any, get_args
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from ..errors import TopThetaTypeError, TopThetaValueError, shown
 from .at_k import ThresholdExtrapolationWarning, ThresholdsAtK
+from .fit import ThresholdFit, fit_table, line_of, theta_of
 from .grid import ThresholdGrid
 from .kinds import MAX_LENGTH, LookupForm
-from .knots import Integers
-from .row_thresholds import Rows, Source
+from .knots import Floats, Integers, lerp, locate
 from .targets import Target
 
 # One threshold per row length, layer and head; 32 x 32 heads and 128 Ki tokens take 0.5 GiB.
@@ -23,6 +24,8 @@ _MAX_BYTES = 32 * 2**30
 
 class Lookup:
     """Do the work of `ThresholdTable.at`: once what depends on the table, and the rest for each target.
+
+    Between knots theta, or after the softmax its logarithm, is linear in the logarithms of k and of the length.
 
     Args:
         table: the table.
@@ -45,7 +48,12 @@ class Lookup:
         self.longest = max_length or int(table.lengths[-1])
         _check_size(table, self.longest)
         self._table = table
-        self._source = Source.of(table, form, discarded_mass)
+        # [K, L, R, Hq]: all heads of a row lie together
+        self._lines = np.ascontiguousarray(line_of(table.placement, table.theta).swapaxes(2, 3))
+        self._masses: Floats | None = None
+        if discarded_mass and table.discarded_mass is not None:
+            self._masses = np.ascontiguousarray(table.discarded_mass.numpy().astype(np.float64).swapaxes(2, 3))
+        self._fit = fit_table(table) if form == "fitted" else None
 
     def at(self, target: Target, device: torch.device | str = "cpu") -> ThresholdsAtK:
         """Look up the thresholds of ``target`` on ``device``, in tensors of their own."""
@@ -56,9 +64,8 @@ class Lookup:
         with torch.inference_mode(False):
             # the last row stands for all that are longer, of which some are not dense
             below, targets = min(target.dense_below, self.longest), table.layer_targets(target.k)
-            rows = Rows(self._source, np.arange(self.longest + 1))
             layers = [
-                self._layer(rows, layer, layer_target, max(layer_target, below - 1), destination)
+                self._layer(layer, layer_target, max(layer_target, below - 1), destination)
                 for layer, layer_target in enumerate(targets)
             ]
         theta, mass, aims = zip(*layers, strict=True)
@@ -74,25 +81,53 @@ class Lookup:
             dense_below=target.dense_below,
         )
 
-    def _layer(self, rows: Rows, layer: int, target: int, dense_up_to: int, device: torch.device) -> tuple[Any, ...]:
+    def _layer(self, layer: int, target: int, dense_up_to: int, device: torch.device) -> tuple[Any, ...]:
         """Work out thresholds, discarded mass and aims of a layer."""
-        theta = rows.theta(layer, target, dense_up_to)
-        mass = rows.discarded_mass(layer, target, theta)
+        table, lengths = self._table, np.arange(self.longest + 1)
+        by_k = locate(table.k.numpy(), np.array([target]), table.layer_k[layer])
+        low, high, weight = int(by_k.low[0]), int(by_k.high[0]), float(by_k.weight[0])
+
+        def between(values: Floats, fit: ThresholdFit | None = None) -> Floats:
+            ends = [self._rows(values, k_index, layer, lengths, fit) for k_index in sorted({low, high})]
+            return lerp(ends[0], ends[-1], weight) if weight else ends[0]
+
+        theta = _float32(theta_of(table.placement, between(self._lines, self._fit)))
+        theta[: dense_up_to + 1] = -torch.inf
+        mass = None
+        if self._masses is not None:
+            mass = torch.where(theta > -torch.inf, _float32(between(self._masses)), 0.0).to(device)
         aims = torch.full((self.longest + 1,), target, dtype=torch.int32, device=device)
-        return theta.to(device), None if mass is None else mass.to(device), aims
+        return theta.to(device), mass, aims
+
+    def _rows(
+        self, values: Floats, k_index: int, layer: int, lengths: Integers, fit: ThresholdFit | None = None
+    ) -> Floats:
+        """Interpolate ``values`` [K, L, R, Hq] of one knot of k, or follow ``fit``, at ``lengths``: float64 [N, Hq].
+
+        Only lengths above the calibrated k carry a calibrated value. Below them the first such value is used: for a k
+        between two knots it stands in for "nearly everything", which is what it means there. Without any, it is -inf.
+        """
+        knots = self._table.lengths.numpy()
+        usable = knots > int(self._table.calibrated_targets[k_index, layer])
+        if not usable.any():
+            return np.full((len(lengths), values.shape[-1]), -np.inf)
+        if fit is not None:
+            return fit.line(k_index, layer, np.maximum(lengths, knots[usable][0]))
+        own, places = values[k_index, layer][usable], locate(knots[usable], lengths)
+        return lerp(own[places.low], own[places.high], places.weight[:, None])
 
     def calibrated_rows(self, k_index: int, layer: int, lengths: Integers) -> NDArray[np.float32]:
         """Look up one knot of k in one layer at ``lengths`` [N]: float32 [Hq, N], -inf up to its calibrated k."""
-        target = int(self._table.calibrated_targets[k_index, layer])
-        rows: NDArray[np.float32] = Rows(self._source, lengths).theta(layer, target, target).numpy().T
-        return rows
+        theta = theta_of(self._table.placement, self._rows(self._lines, k_index, layer, lengths))
+        theta[lengths <= int(self._table.calibrated_targets[k_index, layer])] = -np.inf
+        return theta.astype(np.float32).T
 
     def warn_beyond(self, stacklevel: int) -> None:
         """Warn if there are thresholds beyond the calibrated lengths."""
         table, calibrated = self._table, int(self._table.lengths[-1])
         if self.longest <= calibrated:
             return
-        used = "the fitted function" if self._source.fit is not None else f"the thresholds of length {calibrated}"
+        used = "the fitted function" if self._fit is not None else f"the thresholds of length {calibrated}"
         dense = [layer for layer in range(table.num_layers) if not bool(table.counts[layer].any())]
         note = f"; layers {dense} have no thresholds and stay dense" if dense else ""
         warnings.warn(
@@ -101,6 +136,10 @@ class Lookup:
             ThresholdExtrapolationWarning,
             stacklevel=stacklevel + 1,
         )
+
+
+def _float32(values: Floats) -> Tensor:
+    return torch.from_numpy(values.astype(np.float32))
 
 
 def _checked_device(device: torch.device | str) -> torch.device:
