@@ -24,8 +24,6 @@ _OTHERS = {
     TABLE_KEY: ("a threshold table", "see what it holds with toptheta inspect"),
     STATE_KEY: ("the state of a calibration", "calibrate again with the same arguments: it goes on from there"),
 }
-#: Names of the fields of a header, and their types.
-Fields = Mapping[str, type | tuple[type, ...]]
 
 
 class Kind(NamedTuple):
@@ -35,13 +33,15 @@ class Kind(NamedTuple):
         name: what it holds, with its article, for the error messages.
         key: of its entry in the metadata; several entries would have no fixed order, and the file is to be the same
             byte for byte.
-        fields: of the header, by schema version; the last one is written. A field "checksum" is checked.
+        schema: the version of its form.
+        fields: of the header, with their types.
         again: how to make such a file anew.
     """
 
     name: str
     key: str
-    fields: Mapping[int, Fields]
+    schema: int
+    fields: Mapping[str, type | tuple[type, ...]]
     again: str
 
     @property
@@ -52,7 +52,7 @@ class Kind(NamedTuple):
 
 def seal(kind: Kind, header: Header, tensors: Tensors) -> bytes:
     """Make the content of a file of ``header``, which has no schema and checksum yet, and of the tensors on the CPU."""
-    header = {"schema": max(kind.fields), **header}
+    header = {"schema": kind.schema, **header}
     header["checksum"] = checksum(header, tensors)
     return safetensors.torch.save(tensors, {kind.key: json.dumps(header, sort_keys=True)})
 
@@ -68,12 +68,9 @@ def unseal(kind: Kind, path: str | os.PathLike[str], content: bytes) -> tuple[He
     except (SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
         got = f"something else or a damaged file ({error})"
         raise file_error(path, "a safetensors file", got, kind.damaged) from error
-    try:
-        header = _parse_header(kind, path, content)
-        if "checksum" in header and header.pop("checksum") != checksum(header, tensors):
-            raise file_error(path, f"{kind.name} with the checksum of its content", "another content", kind.damaged)
-    except RecursionError as error:
-        raise file_error(path, "a flat JSON header", "deeply nested JSON", kind.again) from error
+    header = _parse_header(kind, path, content)
+    if header.pop("checksum") != checksum(header, tensors):
+        raise file_error(path, f"{kind.name} with the checksum of its content", "another content", kind.damaged)
     return header, tensors
 
 
@@ -96,15 +93,13 @@ def _parse_header(kind: Kind, path: str | os.PathLike[str], content: bytes) -> H
     header = _parse_json(kind, path, text)
     if not isinstance(header, dict):
         raise file_error(path, "a JSON object as header", type(header).__name__, kind.again)
-    version = header.get("schema")
-    if type(version) is not int or version not in kind.fields:
+    if header.get("schema") != kind.schema:
         remedy = f"install the toptheta_npu that wrote it, or {kind.again}"
-        raise file_error(path, f"schema version {' or '.join(map(str, kind.fields))}", shown(version), remedy)
-    fields = kind.fields[version]
-    if set(header) != set(fields):
-        want, got = ", ".join(sorted(fields)), shortened(", ".join(sorted(header)))
+        raise file_error(path, f"schema version {kind.schema}", shown(header.get("schema")), remedy)
+    if set(header) != set(kind.fields):
+        want, got = ", ".join(sorted(kind.fields)), shortened(", ".join(sorted(header)))
         raise file_error(path, f"the header fields {want}", got, kind.again)
-    for name, wanted in fields.items():
+    for name, wanted in kind.fields.items():
         if not isinstance(header[name], wanted):
             raise file_error(path, f"another type of header field {name}", shown(header[name]), kind.again)
     return header
@@ -113,5 +108,5 @@ def _parse_header(kind: Kind, path: str | os.PathLike[str], content: bytes) -> H
 def _parse_json(kind: Kind, path: str | os.PathLike[str], text: bytes | str) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise file_error(path, "a JSON header", str(error), kind.damaged) from error

@@ -408,7 +408,7 @@ def test_a_run_goes_on_or_begins_anew(model: Path, folder: Path, capsys: pytest.
     Path("other.txt").write_text((OTHER_BOOKS / "header.py").read_text())
     capsys.readouterr()
     assert main(str(model), "--text", "other.txt", *LONG) == 2
-    assert "got one with another sequence 0; give the options and texts" in words(capsys.readouterr().err)
+    assert "got one with other texts, of 16 sequences and" in words(capsys.readouterr().err)
     assert state.read_bytes() == kept
     assert main(str(model), "--text", "book.txt", *LONG, "--seed", "1", "--restart") == 0
     assert "going on" not in capsys.readouterr().out

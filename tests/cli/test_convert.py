@@ -26,7 +26,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     table = load_tiny_llama_thresholds("pre_softmax")
     table.save(folder / "table.theta")
     table.export_text(folder / "th.txt", 64)
-    table.export_csv(folder / "th.csv", 64)
     lines = (folder / "th.txt").read_text().splitlines()
     for name, mass in (("sdc.txt", 0.5), ("other_sdc.txt", 0.25)):
         masses = (f"{line.split()[0]} {mass} {line.split()[2]}\n" for line in lines)
@@ -47,19 +46,13 @@ def convert(*arguments: str) -> int | str | None:
     return toptheta("convert", *arguments)
 
 
-@pytest.mark.parametrize(
-    ("name", "back"),
-    [("new.txt", ()), ("new.csv.gz", ("--k", "64", "--layer-k", "0:512,1:512")), ("new.csv", ("--k", "64"))],
-)
-def test_there_and_back_keeps_every_threshold(name: str, back: tuple[str, ...]) -> None:
+def test_there_and_back_keeps_every_threshold() -> None:
     table = ThresholdTable.load("table.theta")
-    if name == "new.csv":
-        back = (*back, "--layer-k", ",".join(map(str, table.layer_k)))
     assert list(table.layer_k) == [512, 512, 0, 0, 0, 0]
-    assert convert("table.theta", "-o", name, "--k", "64") == 0
-    assert convert(name, "-o", "back.theta", *back, *MODEL) == 0
+    assert convert("table.theta", "-o", "new.txt", "--k", "64") == 0
+    assert convert("new.txt", "-o", "back.theta", *MODEL) == 0
     found = ThresholdTable.load("back.theta", fingerprint=MODEL_FINGERPRINT)
-    assert found.provenance == {"converted from": name}
+    assert found.provenance == {"converted from": "new.txt"}
     assert found.layer_k == table.layer_k
     for layer in range(table.num_layers):
         lengths = table.lengths[table.lengths > max(64, table.layer_k[layer])]
@@ -82,17 +75,14 @@ def test_an_sdc_file_is_added_and_written() -> None:
     assert Path("mass").read_text() == Path("other_sdc.txt").read_text()
 
 
-def test_from_text_to_csv_needs_no_model(capsys: pytest.CaptureFixture[str]) -> None:
-    assert convert("th.txt", "-o", "th.csv.gz") == 0
+def test_a_copy_of_a_text_needs_no_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert convert("th.txt", "-o", "again.txt") == 0
     first, second = capsys.readouterr().out.splitlines()
-    assert first == ("th.csv.gz written: pre_softmax, algorithm1, k = 64, 6 layers x 8 heads, rows of 65 to 2560 keys.")
+    assert first == ("again.txt written: pre_softmax, algorithm1, k = 64, 6 layers x 8 heads, rows of 65 to 2560 keys.")
     assert second == (
         "Assumed, since th.txt does not say: --placement pre_softmax, --estimator algorithm1, --alpha 0.1."
     )
-    assert convert("th.csv.gz", "-o", "again.txt", "--k", "64", "--layer-k", "0:512,1:512") == 0
-    counts = [line.split()[2] for line in Path("again.txt").read_text().splitlines()]
-    # as the csv says nothing of them
-    assert set(counts) == {"1"}
+    assert Path("again.txt").read_text() == Path("th.txt").read_text()
 
 
 def test_forms_may_be_named_and_origins_told() -> None:
@@ -108,23 +98,17 @@ def test_forms_may_be_named_and_origins_told() -> None:
     ("arguments", "message"),
     [
         (["table.theta", "-o", "x.txt"], "--k: expected one k from 32 to 512, got none; x.txt holds one"),
-        (["table.theta", "-o", "x.theta", "--k", "64"], "--k needs a th.txt, sdc.txt or csv to write, and x.theta"),
-        (["table.theta", "-o", "x.pdf"], "--to: expected one of sdc, th, csv, theta, got none, for x.pdf; or name"),
-        (["table.pdf", "-o", "x.theta"], "--from: expected one of theta, th, csv, got none, for table.pdf; or name"),
+        (["table.theta", "-o", "x.theta", "--k", "64"], "--k needs a th.txt or sdc.txt to write, and x.theta"),
+        (["table.theta", "-o", "x.pdf"], "--to: expected one of sdc, th, theta, got none, for x.pdf; or name"),
+        (["table.pdf", "-o", "x.theta"], "--from: expected one of theta, th, got none, for table.pdf; or name"),
         (["none.theta", "-o", "x.txt"], "none.theta: expected a threshold table, got no such file"),
         (["table.theta", "-o", "table.theta"], "--output: expected a new file, got table.theta, which is there"),
         (["table.theta", "-o", "x_sdc.txt", "--k", "64"], "table.theta: expected a table with a discarded mass, got"),
         (["bad.txt", "-o", "x.theta", "--fingerprint-of", "none"], "bad.txt, line 2: expected L<layer>_H<head>"),
-        (["table.theta", "-o", "x.theta", *MODEL], "--fingerprint-of needs a th.txt or csv to read, and table"),
-        (["table.theta", "-o", "x.theta", "--alpha", "0"], "--alpha needs a th.txt or csv to read, and table"),
+        (["table.theta", "-o", "x.theta", *MODEL], "--fingerprint-of needs a th.txt to read, and table"),
+        (["table.theta", "-o", "x.theta", "--alpha", "0"], "--alpha needs a th.txt to read, and table"),
         (["th.txt", "-o", "x.theta"], "--fingerprint-of: expected the folder of a model, got none; a table belongs"),
-        (["th.txt", "-o", "x.csv", "--k", "64"], "--k needs a csv to read, and th.txt is a th.txt, which says"),
-        (["th.txt", "-o", "x.csv", "--sdc", "sdc.txt"], "--sdc needs a table or a sdc.txt to write, and x.csv has"),
-        (["th.csv", "-o", "x.theta", *MODEL], "--k: expected the k of the csv file, got none; it is not in the file"),
-        (
-            ["th.csv", "-o", "x.txt", "--k", "64", "--layer-k", "9:512"],
-            "--layer-k: expected layers 0 to 5, which th.csv",
-        ),
+        (["th.txt", "-o", "x.txt", "--sdc", "sdc.txt"], "--sdc needs a table or a sdc.txt to write, and x.txt has"),
         (
             ["table.theta", "--sdc", "sdc.txt", "-o", "x.theta"],
             "--sdc: expected a table of one k, as a sdc.txt is of "

@@ -136,10 +136,10 @@ def test_a_missing_extra_is_named(
 
 def test_thresholds_are_converted_without_transformers() -> None:
     script = (
-        "import sys; sys.modules['transformers'] = None; sys.argv = ['toptheta', 'convert', 'none.txt', '-o', 'x.csv']"
+        "import sys; sys.modules['transformers'] = None; sys.argv = ['toptheta', 'convert', 'none.txt', '-o', 'x.txt']"
     )
     script += "; from toptheta_npu.cli import main; main()"
     done = subprocess.run(
-        [sys.executable, "-c", script, "convert", "none.txt", "-o", "x.csv"], cwd=ROOT, capture_output=True, text=True
+        [sys.executable, "-c", script, "convert", "none.txt", "-o", "x.txt"], cwd=ROOT, capture_output=True, text=True
     )
     assert done.stderr == "error: none.txt: expected a th.txt file, got no such file; correct the path\n"

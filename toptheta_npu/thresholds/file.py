@@ -8,12 +8,11 @@ from typing import Any
 from torch import Tensor
 
 from .._files import file_error, read_bytes, write_atomically
-from .._sealed import TABLE_KEY, Kind, Tensors, checksum, seal, unseal
-from ..errors import shortened
-from .checks import DTYPES, OPTIONAL
+from .._sealed import TABLE_KEY, Kind, checksum, seal, unseal
+from .checks import DTYPES
 from .grid import ThresholdGrid
 from .kinds import UNITS
-from .text_lines import form_of
+from .text import form_of
 
 #: Larger files are not read: 4 GiB, several times what a table for the largest models takes.
 MAX_FILE_BYTES = 2**32
@@ -31,7 +30,7 @@ _FIELDS: dict[str, type | tuple[type, ...]] = {
     "discarded_statistic": (str, type(None)),
     "checksum": str,
 }
-_KIND = Kind("a threshold table", METADATA_KEY, {6: _FIELDS}, "calibrate the model again")
+_KIND = Kind("a threshold table", METADATA_KEY, 6, _FIELDS, "calibrate the model again")
 
 __all__ = ["MAX_FILE_BYTES", "METADATA_KEY", "checksum", "read_table", "save_table"]
 
@@ -53,7 +52,7 @@ def save_table(table: ThresholdGrid, path: str | Path) -> None:
 
 
 def read_table(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Read the header's fields of a table and its tensors, and check names, dtypes and the checksum.
+    """Read the header's fields of a table and its tensors, and check the checksum.
 
     Raises:
         TopThetaTypeError: ``path`` is not a path.
@@ -69,19 +68,5 @@ def read_table(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if header["unit"] != UNITS.get(header["placement"]):
         expected = f"one of the placements and units {UNITS}"
         raise file_error(path, expected, f"{header['placement']!r} in {header['unit']!r}", _KIND.again)
-    _check_tensors(path, tensors)
     del header["schema"], header["unit"]
     return header, tensors
-
-
-def _check_tensors(path: str | Path, tensors: Tensors) -> None:
-    missing = set(DTYPES) - OPTIONAL - set(tensors)
-    if missing:
-        raise file_error(path, "every tensor of a table", f"no {', '.join(sorted(missing))}", _KIND.again)
-    extra = set(tensors) - set(DTYPES)
-    if extra:
-        got = shortened(f"also {', '.join(sorted(extra))}")
-        raise file_error(path, f"no tensors but {', '.join(DTYPES)}", got, _KIND.again)
-    for name, tensor in tensors.items():
-        if tensor.dtype != DTYPES[name]:
-            raise file_error(path, f"{name} as {DTYPES[name]}", str(tensor.dtype), _KIND.again)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from .grid import ThresholdGrid
 from .kinds import UNITS, Estimator, LookupForm, Placement
 from .lookup import Lookup
 from .targets import Target
-from .text import read_csv, read_sdc, read_text, write_csv, write_sdc, write_text
+from .text import read_sdc, read_text, write_sdc, write_text
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -83,7 +83,7 @@ class ThresholdTable(ThresholdGrid):
         """Look up thresholds for one k, or one share of the row, on one device, one row per row length.
 
         Linear in log k between k knots and in log n between length knots; after the softmax it is log
-        theta that is linear. Rows no longer than the layer's effective k are dense (-inf). Worked out in float32,
+        theta that is linear. Rows no longer than the layer's effective k are dense (-inf). Rounded to float32,
         at the knots exact.
 
         Args:
@@ -164,7 +164,7 @@ class ThresholdTable(ThresholdGrid):
         fields: dict[str, Any] = {**header, **tensors}
         try:
             return cls(**fields)
-        except TopThetaError as error:
+        except (TopThetaError, TypeError) as error:  # TypeError: a tensor is missing, or none of a table
             raise file_error(path, "a valid threshold table", str(error), "calibrate again") from error
 
     def export_text(self, path: str | Path, k: int) -> None:
@@ -178,15 +178,6 @@ class ThresholdTable(ThresholdGrid):
             TopThetaValueError: ``k`` is outside the knots, or the file cannot be written.
         """
         write_text(self, path, k)
-
-    def export_csv(self, path: str | Path, k: int) -> None:
-        """Write the thresholds of one k as gzipped CSV with header layer,head,seq_len,threshold.
-
-        Raises:
-            TopThetaTypeError: ``k`` is not an int.
-            TopThetaValueError: ``k`` is outside the knots, or the file cannot be written.
-        """
-        write_csv(self, path, k)
 
     def export_sdc_text(self, path: str | Path, k: int) -> None:
         """Write the discarded mass at one k as the authors' sdc.txt.
@@ -240,37 +231,6 @@ class ThresholdTable(ThresholdGrid):
         _check_placement(placement)
         fields = {**read_text(path, placement), "placement": placement, "estimator": estimator, "alpha": alpha}
         return cls(**fields, fingerprint=fingerprint, provenance=provenance or {})
-
-    @classmethod
-    def from_csv(
-        cls,
-        path: str | Path,
-        *,
-        k: int,
-        fingerprint: str,
-        layer_k: Sequence[int] | Mapping[int, int] | None = None,
-        placement: Placement = "pre_softmax",
-        estimator: Estimator = "algorithm1",
-        alpha: float = 0.1,
-        provenance: Mapping[str, str] | None = None,
-    ) -> ThresholdTable:
-        """Read the authors' CSV, gzipped or not, with header layer,head,seq_len,threshold.
-
-        It has no counts, so each line counts as one calibration row.
-
-        Args:
-            path: the file.
-            k: that the thresholds were calibrated for, which the file does not say.
-            layer_k: per layer the least k, 0 for none, or a mapping of layers to it; None: none in any layer.
-            fingerprint, placement, estimator, alpha, provenance: as in :meth:`from_text`.
-
-        Raises:
-            TopThetaTypeError: ``k`` or ``layer_k`` has the wrong type.
-            TopThetaValueError: ``k`` or ``layer_k`` does not fit; or as :meth:`from_text`.
-        """
-        _check_placement(placement)
-        fields = {**read_csv(path, placement, k, layer_k), "placement": placement, "estimator": estimator}
-        return cls(**fields, alpha=alpha, fingerprint=fingerprint, provenance=provenance or {})
 
 
 def _check_placement(placement: str) -> None:

@@ -1,31 +1,55 @@
-"""Reads and writes a table as text: the th.txt, sdc.txt and csv files of the paper's authors."""
+"""Reads and writes a table as text: the th.txt and sdc.txt files of the paper's authors."""
 
 from __future__ import annotations
 
-import gzip
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from .._files import file_error, write_atomically
-from ..errors import TopThetaTypeError, TopThetaValueError, shown
+from .._files import file_error, read_bytes, write_atomically
+from ..errors import TopThetaValueError, shortened, shown
 from .fit import line_of, theta_of
 from .grid import ThresholdGrid
 from .kinds import MAX_LENGTH
-from .knots import (
-    MAX_LENGTH_KNOTS,
-    Integers,
-    bucket_of,
-    fill_gaps,
-    length_knots,
-)
+from .knots import MAX_LENGTH_KNOTS, Floats, Integers, bucket_of, fill_gaps, length_knots
 from .lookup import Lookup
 from .targets import Target
-from .text_lines import CSV_HEADER, Line, Lines, parse_csv, parse_sdc, parse_text
+
+_KEY = r"L(\d{1,9})_H(\d{1,9}):(\d{1,9}) ([-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|inf)) (\d{1,9})"
+# with re.ASCII, since int() and float() take the digits of all scripts
+_LINE = re.compile(_KEY + r" (\d{1,9})", re.ASCII | re.IGNORECASE)
+_SDC_LINE = re.compile(_KEY, re.ASCII | re.IGNORECASE)
+#: Larger files are not read: 4 GiB of lines.
+_MAX_FILE_BYTES = 2**32
+
+
+class Form(NamedTuple):
+    """Name one of the authors' files, and what ``toptheta convert`` takes it as."""
+
+    name: str
+    as_input: str
+
+
+def form_of(content: bytes) -> Form | None:
+    """Tell which of the authors' files this is, as far as its first line shows.
+
+    Example:
+        >>> form_of(b"L0_H0:9 0.5 12 8\\n")
+        Form(name='th.txt', as_input='th.txt')
+    """
+    line = content[:4096].decode("ascii", errors="replace").strip().split("\n")[0].strip()
+    if _LINE.fullmatch(line):
+        return Form("th.txt", "th.txt")
+    return Form("sdc.txt", "th.txt --sdc sdc.txt") if _SDC_LINE.fullmatch(line) else None
 
 
 def write_text(table: ThresholdGrid, path: str | Path, k: int) -> None:
@@ -36,14 +60,6 @@ def write_text(table: ThresholdGrid, path: str | Path, k: int) -> None:
         for layer, head, index, length, theta in _entries(table, k)
     ]
     write_atomically(path, "".join(lines).encode())
-
-
-def write_csv(table: ThresholdGrid, path: str | Path, k: int) -> None:
-    """Do the work of ``ThresholdTable.export_csv``."""
-    lines = [CSV_HEADER + "\n"]
-    lines += [f"{layer},{head},{length},{theta!s}\n" for layer, head, _, length, theta in _entries(table, k)]
-    # Without a time stamp the same table gives the same bytes.
-    write_atomically(path, gzip.compress("".join(lines).encode(), mtime=0))
 
 
 def write_sdc(table: ThresholdGrid, path: str | Path, k: int) -> None:
@@ -60,83 +76,6 @@ def write_sdc(table: ThresholdGrid, path: str | Path, k: int) -> None:
     write_atomically(path, "".join(lines).encode())
 
 
-def read_text(path: str | Path, placement: str) -> dict[str, Any]:
-    """Read the fields of a table that a th.txt file determines.
-
-    Raises:
-        TopThetaValueError: the file is missing, malformed, or inconsistent; with the line number.
-    """
-    lines = parse_text(path)
-    _check_grid(path, lines)
-    layers = 1 + max(layer for layer, _ in lines)
-    layer_ks = [next(iter(lines[layer, 0].values())).k for layer in range(layers)]
-    lowest = min(layer_ks)
-    return _fields(lines, placement, lowest, tuple(0 if k == lowest else k for k in layer_ks))
-
-
-def read_csv(
-    path: str | Path, placement: str, k: int, layer_k: Sequence[int] | Mapping[int, int] | None
-) -> dict[str, Any]:
-    """Read the fields of a table that a csv file and its ``k`` determine.
-
-    Raises:
-        TopThetaTypeError, TopThetaValueError: ``k`` or ``layer_k`` is unusable.
-        TopThetaValueError: the file is missing, malformed, or inconsistent; with the line number.
-    """
-    if type(k) is not int:
-        raise TopThetaTypeError("k", "an int", shown(k))
-    if not 1 <= k <= MAX_LENGTH:
-        raise TopThetaValueError("k", f"1 to {MAX_LENGTH}", shown(k))
-    least = _least_by_layer(layer_k)
-    lines = parse_csv(path, k, least)
-    _check_grid(path, lines)
-    layers = 1 + max(layer for layer, _ in lines)
-    if isinstance(layer_k, (list, tuple)) and len(layer_k) != layers:
-        raise TopThetaValueError("layer_k", f"{layers} numbers, one per layer of {path}", str(len(layer_k)))
-    if beyond := [layer for layer in least if layer >= layers]:
-        raise TopThetaValueError("layer_k", f"layers 0 to {layers - 1}, which {path} has", f"layer {shown(beyond[0])}")
-    return _fields(lines, placement, k, tuple(least.get(layer, 0) for layer in range(layers)))
-
-
-def _least_by_layer(layer_k: Sequence[int] | Mapping[int, int] | None) -> dict[int, int]:
-    if layer_k is None:
-        return {}
-    if not isinstance(layer_k, (list, tuple, Mapping)):
-        raise TopThetaTypeError("layer_k", "a list or tuple of ints, or a mapping of layers to ints", shown(layer_k))
-    least = dict(layer_k) if isinstance(layer_k, Mapping) else dict(enumerate(layer_k))
-    for layer, k in least.items():
-        if type(layer) is not int or type(k) is not int:
-            raise TopThetaTypeError("layer_k", "ints", f"{shown(layer)}: {shown(k)}")
-        if layer < 0 or not 0 <= k <= MAX_LENGTH:
-            raise TopThetaValueError(
-                "layer_k", f"layers from 0, and a k from 0 to {MAX_LENGTH}", f"{layer}: {shown(k)}"
-            )
-    return least
-
-
-def read_sdc(path: str | Path, table: ThresholdGrid) -> Tensor:
-    """Read the discarded mass that a sdc.txt file has for ``table``: float32 [1, L, Hq, R].
-
-    Raises:
-        TopThetaValueError: the table has several k, or the file is missing, malformed, or of another table; with the
-            line number.
-    """
-    if len(table.k) != 1:
-        remedy = "the file is of one k: export that k as th.txt, and read both files"
-        raise TopThetaValueError("table", "a table of one k", shown(table.k.tolist()), remedy)
-    lines = parse_sdc(path, table.layer_targets(int(table.k[0])), table.num_heads)
-    lengths = table.lengths.numpy()
-    mass = np.zeros(table.theta.shape[1:])
-    known = np.zeros(mass.shape, dtype=np.bool_)
-    for (layer, head), entries in lines.items():
-        _pool(entries, lengths, mass[layer, head], np.zeros(len(lengths), dtype=np.int64), known[layer, head])
-    wanted = table.theta[0].numpy() > -np.inf
-    for layer, head in np.argwhere(wanted.any(axis=-1) & ~known.any(axis=-1)).tolist():
-        raise file_error(path, "lines for every head that has thresholds", f"none for L{layer}_H{head}")
-    filled = fill_gaps(mass, known, wanted, lengths)
-    return torch.from_numpy(np.where(wanted, filled, 0.0).astype(np.float32))[None]
-
-
 def _entries(table: ThresholdGrid, k: int) -> Iterator[tuple[int, int, int, int, np.float32]]:
     """Yield layer, head, index of the length, length and threshold of every row that is not dense."""
     thresholds = Lookup(table, discarded_mass=False).at(Target(k))
@@ -149,53 +88,120 @@ def _entries(table: ThresholdGrid, k: int) -> Iterator[tuple[int, int, int, int,
                     yield layer, head, index, length, theta[index, head]
 
 
-def _fields(lines: Lines, placement: str, k: int, layer_k: tuple[int, ...]) -> dict[str, Any]:
-    heads = 1 + max(head for _, head in lines)
-    lengths = _knots_for(lines)
-    theta = np.full((len(layer_k), heads, len(lengths)), -np.inf)
-    counts = np.zeros(theta.shape, dtype=np.int64)
-    known = np.zeros(theta.shape, dtype=np.bool_)
-    for (layer, head), entries in lines.items():
-        _pool(entries, lengths, theta[layer, head], counts[layer, head], known[layer, head])
-    wanted = np.array([[lengths > max(k, least)] * heads for least in layer_k])
-    line = fill_gaps(line_of(placement, torch.from_numpy(theta)), known, wanted, lengths)
-    values = np.where(known, theta, theta_of(placement, line))
-    tensor = torch.from_numpy(values.astype(np.float32))[None]
+def read_text(path: str | Path, placement: str) -> dict[str, Any]:
+    """Read the fields of a table that a th.txt file determines.
+
+    Raises:
+        TopThetaValueError: the file is missing, malformed, or inconsistent; with the line number.
+    """
+    lines = _Lines.of(path, "a th.txt file", _LINE, "L<layer>_H<head>:<length> <threshold> <samples> <k>")
+    lines.refuse((lines.k < 1) | (lines.k >= lines.length), "1 <= k < length (shorter rows are dense)")
+    k_of = dict(zip(lines.layer[::-1].tolist(), lines.k[::-1].tolist(), strict=True))
+    lines.refuse(lines.k != [k_of[layer] for layer in lines.layer.tolist()], "one k in each layer: split the file by k")
+    layers, heads = 1 + int(lines.layer.max()), 1 + int(lines.head.max())
+    there = set(zip(lines.layer.tolist(), lines.head.tolist(), strict=True))
+    for layer, head in itertools.product(range(layers), range(heads)):
+        if (layer, head) not in there:
+            raise file_error(path, f"lines for {layers} layers x {heads} heads", f"none for L{layer}_H{head}")
+    present = np.unique(lines.length)
+    pooled = len(present) > MAX_LENGTH_KNOTS
+    lengths = np.array(length_knots(int(present[-1]), int(present[0])), dtype=np.int64) if pooled else present
+    theta, counts, known = lines.pooled((layers, heads), lengths)
+    least = np.array([k_of[layer] for layer in range(layers)])
+    wanted = np.broadcast_to((lengths > least[:, None])[:, None], known.shape)
+    line = fill_gaps(line_of(placement, torch.from_numpy(np.where(known, theta, -np.inf))), known, wanted, lengths)
+    values = torch.from_numpy(np.where(known, theta, theta_of(placement, line)).astype(np.float32))[None]
     return {
-        "theta": tensor,
-        "k": torch.tensor([k], dtype=torch.int64, device="cpu"),
+        "theta": values,
+        "k": torch.tensor([least.min()], dtype=torch.int64, device="cpu"),
         "lengths": torch.from_numpy(lengths),
         "counts": torch.from_numpy(counts),
-        "std": torch.zeros_like(tensor),
-        "layer_k": layer_k,
+        "std": torch.zeros_like(values),
+        "layer_k": tuple(0 if k == least.min() else k for k in least.tolist()),
     }
 
 
-def _check_grid(path: str | Path, lines: Lines) -> None:
-    layers = 1 + max(layer for layer, _ in lines)
-    heads = 1 + max(head for _, head in lines)
-    for layer in range(layers):
-        for head in range(heads):
-            if (layer, head) not in lines:
-                raise file_error(path, f"lines for {layers} layers x {heads} heads", f"none for L{layer}_H{head}")
+def read_sdc(path: str | Path, table: ThresholdGrid) -> Tensor:
+    """Read the discarded mass that a sdc.txt file has for ``table``: float32 [1, L, Hq, R].
+
+    Raises:
+        TopThetaValueError: the table has several k, or the file is missing, malformed, or of another table; with the
+            line number.
+    """
+    if len(table.k) != 1:
+        remedy = "the file is of one k: export that k as th.txt, and read both files"
+        raise TopThetaValueError("table", "a table of one k", shown(table.k.tolist()), remedy)
+    lines = _Lines.of(path, "a sdc.txt file", _SDC_LINE, "L<layer>_H<head>:<length> <discarded mass> <samples>")
+    layers, heads = table.num_layers, table.num_heads
+    lines.refuse((lines.layer >= layers) | (lines.head >= heads), f"{layers} layers x {heads} heads")
+    lines.refuse(~((lines.value >= 0) & (lines.value < math.inf)), "a finite mass of at least 0")
+    targets = np.array(table.layer_targets(int(table.k[0])))
+    lines.refuse(lines.length <= targets[lines.layer], "a length above the k of its layer, up to which rows are dense")
+    lengths = table.lengths.numpy()
+    mass, _, known = lines.pooled((layers, heads), lengths)
+    wanted = table.theta[0].numpy() > -np.inf
+    for layer, head in np.argwhere(wanted.any(axis=-1) & ~known.any(axis=-1)).tolist():
+        raise file_error(path, "lines for every head that has thresholds", f"none for L{layer}_H{head}")
+    filled = fill_gaps(mass, known, wanted, lengths)
+    return torch.from_numpy(np.where(wanted, filled, 0.0).astype(np.float32))[None]
 
 
-def _knots_for(lines: Lines) -> Integers:
-    present = sorted({length for entries in lines.values() for length in entries})
-    if len(present) > MAX_LENGTH_KNOTS:
-        present = length_knots(present[-1], present[0])
-    return np.array(present, dtype=np.int64)
+@dataclass(frozen=True)
+class _Lines:
+    """Hold the columns of a file, and its lines with their numbers; ``k`` is 0 where the file has none."""
 
+    path: str | Path
+    lines: list[tuple[int, str]]
+    layer: Integers
+    head: Integers
+    length: Integers
+    value: Floats
+    count: Integers
+    k: Integers
 
-def _pool(entries: dict[int, Line], lengths: Integers, theta: np.ndarray, counts: Integers, known: np.ndarray) -> None:
-    """Write the mean value of each knot's bucket, weighted by the counts, into the rows given."""
-    buckets = bucket_of(torch.tensor(list(entries), dtype=torch.int64, device="cpu"), lengths.tolist()).numpy()
-    values = np.array([line.value for line in entries.values()])
-    samples = np.array([line.count for line in entries.values()], dtype=np.int64)
-    for bucket in np.unique(buckets):
-        inside = buckets == bucket
-        weights = samples[inside] if samples[inside].any() else None
-        single = inside.sum() == 1
-        theta[bucket] = values[inside][0] if single else np.average(values[inside], weights=weights)
-        counts[bucket] = samples[inside].sum()
-        known[bucket] = True
+    @classmethod
+    def of(cls, path: str | Path, what: str, pattern: re.Pattern[str], form: str) -> _Lines:
+        """Read a file whose lines have the ``form`` of ``pattern``, and check what holds for both files."""
+        try:
+            text = read_bytes(path, what, _MAX_FILE_BYTES).decode()
+        except UnicodeDecodeError as error:
+            raise file_error(path, "a text file", str(error)) from error
+        lines = [(number, each.strip()) for number, each in enumerate(text.splitlines(), 1) if each.strip()]
+        found = [pattern.fullmatch(content) for _, content in lines]
+        if not lines or None in found:
+            number, content = lines[found.index(None)] if lines else (1, "")
+            raise TopThetaValueError(f"{path}, line {number}", form, shortened(repr(content)))
+        columns = np.array([[*each.groups(), "0"][:6] for each in found if each is not None]).T
+        layer, head, length, count, k = columns[[0, 1, 2, 4, 5]].astype(np.int64)
+        read = cls(path, lines, layer, head, length, columns[3].astype(np.float64), count, k)
+        too_large = np.isfinite(read.value) & (np.abs(read.value) > np.finfo(np.float32).max)
+        spelt_out = np.char.find(np.char.lower(columns[3]), "inf") >= 0
+        read.refuse(too_large | (np.isinf(read.value) & ~spelt_out), "a number that float32 holds, or inf")
+        read.refuse((length < 1) | (length > MAX_LENGTH), f"a length from 1 to {MAX_LENGTH}")
+        _, first = np.unique(np.stack([layer, head, length]), axis=1, return_index=True)
+        read.refuse(~np.isin(np.arange(len(lines)), first), "one line for a layer, head and length, got a second one")
+        return read
+
+    def refuse(self, wrong: NDArray[np.bool_], expected: str) -> None:
+        """Raise a TopThetaValueError that names the first line that is ``wrong``."""
+        if wrong.any():
+            number, content = self.lines[int(np.argmax(wrong))]
+            raise TopThetaValueError(f"{self.path}, line {number}", expected, shortened(repr(content)))
+
+    def pooled(self, size: tuple[int, int], lengths: Integers) -> tuple[Floats, Integers, NDArray[np.bool_]]:
+        """Give the mean value, weighted by the counts, the count, and whether there is a line, of the lengths nearest
+        to each of ``lengths``: [L, Hq, R] each."""
+        shape = (*size, len(lengths))
+        bucket = bucket_of(torch.from_numpy(self.length), lengths.tolist()).numpy()
+        cell = np.ravel_multi_index((self.layer, self.head, bucket), shape)
+        every = int(np.prod(shape))
+        lines, counts = (np.bincount(cell, weights, every) for weights in (None, self.count))
+        # lines without samples count only where there are no others
+        weight = np.where(counts[cell] > 0, self.count, 1.0)
+        used = weight > 0
+        total = np.bincount(cell[used], (weight * self.value)[used], every)
+        mean = total / np.maximum(np.bincount(cell, weight, every), 1.0)
+        # a single line keeps its value to the last bit
+        alone = lines[cell] == 1
+        mean[cell[alone]] = self.value[alone]
+        return mean.reshape(shape), counts.astype(np.int64).reshape(shape), (lines > 0).reshape(shape)

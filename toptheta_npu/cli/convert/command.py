@@ -13,13 +13,13 @@ _OF_MODELS = ("folder", "dtype")
 
 
 def convert(options: Options) -> None:
-    """Convert a model or thresholds: model.gguf to a folder, a table to th.txt, sdc.txt or csv.gz, or back.
+    """Convert a model or thresholds: model.gguf to a folder, a table to th.txt or sdc.txt, or back.
 
     A GGUF file's LLaMA, Gemma 3, Qwen 2 or Qwen 3 model becomes a folder that every command, transformers and vLLM
     take: toptheta convert model.gguf FOLDER. Needs the extra gguf.
 
-    Thresholds become files of the paper's authors, or a table again: toptheta convert FILE -o FILE. th.txt and csv
-    hold one k and do not say which model they are of; csv does not say the k either.
+    Thresholds become files of the paper's authors, or a table again: toptheta convert FILE -o FILE. A th.txt holds
+    one k and does not say which model it is of.
     """
     of_model = is_gguf(options.source)
     for name in sorted(set(options.typed) - {"source"}):

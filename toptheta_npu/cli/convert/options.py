@@ -25,25 +25,20 @@ class Options:
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Of thresholds: the file to write.")
     ] = None
     source_form: Annotated[
-        str | None, typer.Option("--from", help="theta, th or csv. Default: by the name: .theta, .txt, .csv.gz.")
+        str | None, typer.Option("--from", help="theta or th. Default: by the name: .theta, .txt.")
     ] = None
     output_form: Annotated[
-        str | None, typer.Option("--to", help="theta, th, sdc or csv. Default: by the name; sdc.txt for sdc.")
+        str | None, typer.Option("--to", help="theta, th or sdc. Default: by the name; sdc.txt for sdc.")
     ] = None
     sdc: Annotated[Path | None, typer.Option(help="Add the discarded mass of this sdc.txt.")] = None
-    k: Annotated[
-        int | None, typer.Option("--k", help="Of a csv to read; of a table of several k, the one to write.")
-    ] = None
-    layer_k: Annotated[
-        str | None, typer.Option(help="Least k of the layers of a csv: 0:512,1:512, or one number per layer.")
-    ] = None
+    k: Annotated[int | None, typer.Option("--k", help="Of a table of several k, the one to write.")] = None
     fingerprint_of: Annotated[
-        Path | None, typer.Option(help="Folder of the model that th.txt or csv thresholds belong to.")
+        Path | None, typer.Option(help="Folder of the model that th.txt thresholds belong to.")
     ] = None
-    placement: Annotated[str | None, typer.Option(help="Of th.txt or csv thresholds. Default: pre_softmax.")] = None
-    estimator: Annotated[str | None, typer.Option(help="Of th.txt or csv thresholds. Default: algorithm1.")] = None
+    placement: Annotated[str | None, typer.Option(help="Of th.txt thresholds. Default: pre_softmax.")] = None
+    estimator: Annotated[str | None, typer.Option(help="Of th.txt thresholds. Default: algorithm1.")] = None
     alpha: Annotated[
-        float | None, typer.Option(help="Of th.txt or csv thresholds, the standard deviations added. Default: 0.1.")
+        float | None, typer.Option(help="Of th.txt thresholds, the standard deviations added. Default: 0.1.")
     ] = None
     force: Annotated[bool, typer.Option("--force", help="Replace the file of thresholds that is there.")] = False
     typed: Collection[str] = ()

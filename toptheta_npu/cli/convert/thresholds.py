@@ -11,7 +11,6 @@ from ..._checks import PLACEMENTS, check_choice
 from ..._files import file_error, status
 from ...errors import TopThetaCombinationError, TopThetaValueError
 from ..common import printing
-from ..common.layer_k import read_layer_k
 from ..common.table_file import check_output
 
 if TYPE_CHECKING:
@@ -19,10 +18,10 @@ if TYPE_CHECKING:
     from .options import Options
 
 #: What a source is, by its form.
-_SOURCES = {"theta": "a threshold table", "th": "a th.txt file", "csv": "a csv file"}
+_SOURCES = {"theta": "a threshold table", "th": "a th.txt file"}
 #: The forms and the ends of the file names that stand for them.
-_SUFFIXES = {"sdc": ("sdc.txt",), "th": (".txt",), "csv": (".csv", ".csv.gz"), "theta": (".theta", ".safetensors")}
-#: Options that tell what th.txt and csv do not.
+_SUFFIXES = {"sdc": ("sdc.txt",), "th": (".txt",), "theta": (".theta", ".safetensors")}
+#: Options that tell what a th.txt does not.
 _ORIGIN = ("placement", "estimator", "alpha")
 _NO_MODEL = "a table belongs to one model: give the folder with its config.json and weights"
 
@@ -33,9 +32,10 @@ def convert_thresholds(options: Options) -> None:
     Raises:
         TopThetaArgumentError: the files or the options do not go together.
     """
+    from ...thresholds import ThresholdTable
     from ...thresholds.summary import in_words
 
-    source, output, sdc, k = options.source, options.output, options.sdc, options.k
+    source, output = options.source, options.output
     if output is None:
         raise TopThetaValueError("--output", "the file to write", "none", "add -o FILE")
     read_as = _form("--from", options.source_form, source, tuple(_SOURCES))
@@ -43,22 +43,19 @@ def convert_thresholds(options: Options) -> None:
     if status(source, _SOURCES[read_as]) is None:
         raise file_error(source, _SOURCES[read_as], "no such file", "correct the path")
     check_output(output, options.force)
-    if sdc is not None and write_as in ("th", "csv"):
-        other = f"a table or a sdc.txt to write, and {output} has no discarded mass"
-        raise TopThetaCombinationError("--sdc", "needs", other, "leave it out, or write another file")
     origin = {name: value for name in _ORIGIN if (value := getattr(options, name)) is not None}
-    console = printing.console()
+    _check_options(options, read_as, write_as, origin)
     if read_as == "theta":
-        table = _load(source, layer_k=options.layer_k, fingerprint_of=options.fingerprint_of, **origin)
+        table = ThresholdTable.load(source)
     else:
-        if options.fingerprint_of is None and write_as == "theta":
-            raise TopThetaValueError("--fingerprint-of", "the folder of a model", "none", _NO_MODEL)
-        table = _read(source, read_as, k, options.layer_k, origin)
+        provenance = {"converted from": source.name}
+        table = ThresholdTable.from_text(source, fingerprint="", provenance=provenance, **origin)
         if options.fingerprint_of is not None:
             table = _of_model(table, source, options.fingerprint_of)
-    if sdc is not None:
-        table = _with_mass(table, source, sdc)
-    written = _write(table, source, output, write_as, None if read_as == "csv" else k)
+    if options.sdc is not None:
+        table = _with_mass(table, source, options.sdc)
+    written = _write(table, source, output, write_as, options.k)
+    console = printing.console()
     console.print(f"{output} written: {in_words(table, written)}.", markup=False)
     if assumed := [] if read_as == "theta" else _assumed(table, origin):
         console.print(f"Assumed, since {source} does not say: {', '.join(assumed)}.", markup=False)
@@ -75,14 +72,23 @@ def _form(option: str, form: str | None, path: Path, choices: tuple[str, ...]) -
     raise TopThetaValueError(option, f"one of {', '.join(choices)}", f"none, for {path}", f"or name the file {ends}")
 
 
-def _load(source: Path, **of_imports: Any) -> ThresholdTable:
-    from ...thresholds import ThresholdTable
-
-    for name, value in of_imports.items():
-        if value is not None:
-            other = f"a th.txt or csv to read, and {source} is a table, which says so itself"
-            raise TopThetaCombinationError("--" + name.replace("_", "-"), "needs", other, "leave it out")
-    return ThresholdTable.load(source)
+def _check_options(options: Options, read_as: str, write_as: str, origin: dict[str, Any]) -> None:
+    """Refuse an option that these forms have no use for, or that they lack."""
+    source, output = options.source, options.output
+    needs: dict[str, str] = {}
+    if read_as == "theta":
+        other = f"a th.txt to read, and {source} is a table, which says so itself"
+        needs = dict.fromkeys((*origin, *(["fingerprint_of"] if options.fingerprint_of else [])), other)
+    elif options.fingerprint_of is None and write_as == "theta":
+        raise TopThetaValueError("--fingerprint-of", "the folder of a model", "none", _NO_MODEL)
+    if options.sdc is not None and write_as == "th":
+        needs["sdc"] = f"a table or a sdc.txt to write, and {output} has no discarded mass"
+    if options.k is not None and write_as == "theta":
+        needs["k"] = f"a th.txt or sdc.txt to write, and {output} is a table, which keeps all its k"
+    for name, other in needs.items():
+        raise TopThetaCombinationError("--" + name.replace("_", "-"), "needs", other, "leave it out")
+    if "placement" in origin:
+        check_choice("--placement", origin["placement"], PLACEMENTS)
 
 
 def _of_model(table: ThresholdTable, source: Path, folder: Path) -> ThresholdTable:
@@ -102,25 +108,6 @@ def _of_model(table: ThresholdTable, source: Path, folder: Path) -> ThresholdTab
     return replace(table, fingerprint=fingerprint)
 
 
-def _read(source: Path, form: str, k: int | None, layer_k: str | None, origin: dict[str, Any]) -> ThresholdTable:
-    """Read the thresholds of a th.txt or csv, of no model yet."""
-    from ...thresholds import ThresholdTable
-
-    if "placement" in origin:
-        check_choice("--placement", origin["placement"], PLACEMENTS)
-    provenance = {"converted from": source.name}
-    if form == "th":
-        for option, given in (("--layer-k", layer_k), ("--k", k)):
-            if given is not None:
-                other = f"a csv to read, and {source} is a th.txt, which says its k itself"
-                raise TopThetaCombinationError(option, "needs", other, "leave it out")
-        return ThresholdTable.from_text(source, fingerprint="", provenance=provenance, **origin)
-    if k is None:
-        raise TopThetaValueError("--k", "the k of the csv file", "none", "it is not in the file")
-    least = None if layer_k is None else read_layer_k(layer_k)
-    return ThresholdTable.from_csv(source, k=k, layer_k=least, fingerprint="", provenance=provenance, **origin)
-
-
 def _assumed(table: ThresholdTable, origin: dict[str, Any]) -> list[str]:
     """List what neither the file nor an option says of its thresholds, as options that say so."""
     names = ["placement", "estimator", *(["alpha"] if table.estimator == "algorithm1" else [])]
@@ -137,20 +124,15 @@ def _with_mass(table: ThresholdTable, source: Path, sdc: Path) -> ThresholdTable
 
 def _write(table: ThresholdTable, source: Path, output: Path, form: str, k: int | None) -> list[int]:
     """Write the file, and tell which k are in it."""
-    if form == "theta":
-        if k is not None:
-            other = f"a th.txt, sdc.txt or csv to write, and {output} is a table, which keeps all its k"
-            raise TopThetaCombinationError("--k", "needs", other, "leave it out")
-        table.save(output)
-        return table.k.tolist()
     ks: list[int] = table.k.tolist()
+    if form == "theta":
+        table.save(output)
+        return ks
     if k is None and len(ks) > 1:
         raise TopThetaValueError("--k", f"one k from {ks[0]} to {ks[-1]}", "none", f"{output} holds one")
     k = ks[0] if k is None else k
     if form == "th":
         table.export_text(output, k)
-    elif form == "csv":
-        table.export_csv(output, k)
     else:
         if table.discarded_mass is None:
             remedy = "add that of a sdc.txt with --sdc, or calibrate it: toptheta_npu.models.calibrate_discarded_mass"
