@@ -12,7 +12,7 @@ import torch
 import toptheta_npu
 from tests.markdown import ROOT
 from toptheta_npu import cpu
-from toptheta_npu.context_parallel import context_parallel_attention, context_parallel_attention_with_stats
+from toptheta_npu.context_parallel.attention import _OPTIONS
 from toptheta_npu.cpu.library import FIELDS
 from toptheta_npu.fallback.arguments import FLOAT_TENSORS, OPERATORS, TABLE, Arguments
 from toptheta_npu.fallback.schemas import PUBLIC_NAMES, SCHEMAS
@@ -40,12 +40,13 @@ def test_public_functions_take_the_arguments_of_the_table(operator: str) -> None
     assert found == expected | _RESOLVED
 
 
-@pytest.mark.parametrize("function", [context_parallel_attention, context_parallel_attention_with_stats])
-def test_context_parallelism_takes_them_too(function: object) -> None:
-    own = {"value_sum", "group"}  # the mean of V is one of all ranks
-    whole = {"value_mean", "actual_query_lengths"}  # a share of the keys is told what each token sees
-    taken = {name for name in inspect.signature(toptheta_npu.incremental_attention).parameters if name[0] != "_"}
-    assert set(inspect.signature(function).parameters) == taken - whole - {"unsupported"} | own  # type: ignore[arg-type]
+def test_context_parallelism_takes_them_too() -> None:
+    whole = {"value_mean", "actual_query_lengths"}  # of all ranks; a share of the keys is told what each token sees
+    parameters = inspect.signature(toptheta_npu.incremental_attention).parameters
+    defaults = {name: each.default for name, each in parameters.items()}
+    required = {"query", "key", "value", "threshold"}
+    taken = {name for name in defaults if name[0] != "_"} - whole - required - {"unsupported"}
+    assert {name: defaults[name] for name in taken} == _OPTIONS
 
 
 @pytest.mark.parametrize("operator", OPERATORS)

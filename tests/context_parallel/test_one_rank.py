@@ -82,6 +82,7 @@ def test_exchanged_bytes_are_those_of_the_formula_in_the_documentation(head_dim:
     ("changes", "error", "message"),
     [
         ({"threshold": None}, TopThetaTypeError, "threshold: expected a torch.Tensor, got NoneType"),
+        ({"value_mean": None}, TopThetaTypeError, "value_mean: expected one of the options .*learnable_sink"),
         (
             {"query": torch.ones(1, 4, 2, 16)},
             TopThetaValueError,

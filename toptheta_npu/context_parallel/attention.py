@@ -2,48 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
 
 from .._checks import DEVICES, FLOAT32, check_device, check_modes, check_tensor
+from ..errors import TopThetaTypeError
 from ..fallback import Arguments
+from ..fallback.arguments import TABLE
 from ..fallback.compensation import add_sink
-from ..fallback.schemas import with_arguments
 from ..ops import merge_partials
 from ..ops.checks import check_rows
 from .exchange import Exchange
 from .parts import Parts, Share, with_room
 
+#: What `incremental_attention` takes but the first four. A share of the keys is told what each of several tokens sees
+#: by its lengths, and the mean of V is one of all ranks.
+_OPTIONS = {
+    name: None if argument.required else argument.default
+    for name, argument in TABLE.items()
+    if name not in ("query", "key", "value", "threshold", "actual_query_lengths", "value_mean", "lse", "path")
+}
 
-@with_arguments(lambda *given: _attend(*given)[0])
-def context_parallel_attention(  # type: ignore[empty-body]
+
+def context_parallel_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
     threshold: Tensor,
     *,
-    actual_seq_lengths: Tensor | Sequence[int] | None = None,
-    key_start: Tensor | Sequence[int] | None = None,
-    block_table: Tensor | None = None,
-    block_size: int = 0,
-    num_heads: int | None = None,
-    num_key_value_heads: int | None = None,
-    input_layout: str = "BNSD",
-    scale_value: float | None = None,
-    key_antiquant_scale: Tensor | None = None,
-    value_antiquant_scale: Tensor | None = None,
-    key_antiquant_mode: int = 0,
-    value_antiquant_mode: int = 0,
-    placement: str = "pre_softmax",
-    sdc: str = "exact",
-    sdc_gamma: float = 0.05,
-    discarded_mass: Tensor | None = None,
-    learnable_sink: Tensor | None = None,
     value_sum: Tensor | None = None,
     group: dist.ProcessGroup | None = None,
+    **options: Any,
 ) -> Tensor:
     """Run `incremental_attention` over keys that the ranks of a process group hold together.
 
@@ -55,20 +46,17 @@ def context_parallel_attention(  # type: ignore[empty-body]
     ``"sampled_softmax"``, by which each samples its own keys.
 
     Args:
-        query, threshold, discarded_mass, learnable_sink: as in `incremental_attention`, the same in all ranks.
+        query, threshold: as in `incremental_attention`, the same in all ranks.
         key, value: this rank's share of the cache, contiguous or paged; S may be 0. All ranks have the same dtype, and
             each the sizes that it likes.
-        actual_seq_lengths, key_start, block_table, block_size: where the valid keys lie in this rank's share. With
-            several query tokens ``actual_seq_lengths`` is [B, Sq], the keys of this share that each token sees, which
-            are its first ones: `row_lengths` of the whole sequence, cut to this rank's run of keys or counted by
-            `Sharding.held`. Tokens that are not real see none.
-        key_antiquant_scale, value_antiquant_scale, key_antiquant_mode, value_antiquant_mode: of this rank's share of
-            an int8 cache. Ranks may have other scales; what they store is what they dequantise.
-        num_heads, num_key_value_heads, input_layout, scale_value, placement, sdc, sdc_gamma: as in
-            `incremental_attention`.
         value_sum: float32 [B, Hkv, D], the sum of the valid V rows of this rank; switches V-mean compensation on. With
             several tokens [B, Hkv, Sq, D], of those that each sees.
         group: any backend for the device of the tensors; None: the default group.
+        options: those of `incremental_attention` but ``actual_query_lengths`` and ``value_mean``. Lengths, block tables
+            and the scales of an int8 cache are of this rank's share; the others are the same in all ranks. With several
+            query tokens ``actual_seq_lengths`` is [B, Sq], the keys of this share that each token sees, which are its
+            first ones: `row_lengths` of the whole sequence, cut to this rank's run of keys or counted by
+            `Sharding.held`. Tokens that are not real see none.
 
     Returns:
         The whole row's output as `incremental_attention` gives it, in all ranks.
@@ -91,34 +79,18 @@ def context_parallel_attention(  # type: ignore[empty-body]
         >>> torch.allclose(out, whole, atol=1e-5)
         True
     """
+    return _attend(_arguments(query, key, value, threshold, options), value_sum, group)[0]
 
 
-@with_arguments(lambda *given: _attend_with_stats(*given))
-def context_parallel_attention_with_stats(  # type: ignore[empty-body]
+def context_parallel_attention_with_stats(
     query: Tensor,
     key: Tensor,
     value: Tensor,
     threshold: Tensor,
     *,
-    actual_seq_lengths: Tensor | Sequence[int] | None = None,
-    key_start: Tensor | Sequence[int] | None = None,
-    block_table: Tensor | None = None,
-    block_size: int = 0,
-    num_heads: int | None = None,
-    num_key_value_heads: int | None = None,
-    input_layout: str = "BNSD",
-    scale_value: float | None = None,
-    key_antiquant_scale: Tensor | None = None,
-    value_antiquant_scale: Tensor | None = None,
-    key_antiquant_mode: int = 0,
-    value_antiquant_mode: int = 0,
-    placement: str = "pre_softmax",
-    sdc: str = "exact",
-    sdc_gamma: float = 0.05,
-    discarded_mass: Tensor | None = None,
-    learnable_sink: Tensor | None = None,
     value_sum: Tensor | None = None,
     group: dist.ProcessGroup | None = None,
+    **options: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Run `context_parallel_attention` and return also what the whole rows kept. Nothing more is exchanged.
 
@@ -135,6 +107,16 @@ def context_parallel_attention_with_stats(  # type: ignore[empty-body]
         >>> kept.tolist()
         [[50, 50, 50, 50]]
     """
+    given = _arguments(query, key, value, threshold, options)
+    out, parts = _attend(given, value_sum, group)
+    return out, add_sink(parts.lse(), given.learnable_sink), parts.all_kept()
+
+
+def _arguments(query: Tensor, key: Tensor, value: Tensor, threshold: Tensor, options: dict[str, Any]) -> Arguments:
+    for name in options:
+        if name not in _OPTIONS:
+            raise TopThetaTypeError(name, f"one of the options {', '.join(_OPTIONS)}", name, "leave it out")
+    return Arguments(**{**_OPTIONS, "query": query, "key": key, "value": value, "threshold": threshold, **options})
 
 
 def _attend(given: Arguments, value_sum: Tensor | None, group: dist.ProcessGroup | None) -> tuple[Tensor, Parts]:
@@ -159,12 +141,6 @@ def _attend(given: Arguments, value_sum: Tensor | None, group: dist.ProcessGroup
         learnable_sink=a.learnable_sink, dtype=a.query.dtype,
     )  # fmt: skip
     return out, parts
-
-
-def _attend_with_stats(given: Arguments, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the output, the LSE and what the whole rows kept."""
-    out, parts = _attend(given, *others)
-    return out, add_sink(parts.lse(), given.learnable_sink), parts.all_kept()
 
 
 def _own_share(given: Arguments, value_sum: Tensor | None) -> Share:
