@@ -406,12 +406,3 @@ def test_a_length_goes_to_the_knot_nearest_in_log(knots: list[int], length: int)
     chosen = knots[int(bucket_of(torch.tensor([length]), knots)[0])]
     nearest = min(abs(math.log(length / knot)) for knot in knots)
     assert abs(math.log(length / chosen)) <= nearest + 1e-12
-
-
-def test_lengths_are_checked() -> None:
-    with pytest.raises(TopThetaValueError, match="shortest: expected 1 to longest=5, got 6"):
-        length_knots(5, 6)
-    with pytest.raises(TopThetaValueError, match="most: expected at least 2"):
-        length_knots(5, most=1)
-    with pytest.raises(TopThetaTypeError, match="lengths: expected int32 or int64"):
-        bucket_of(torch.ones(3), [1, 2])

@@ -78,9 +78,3 @@ def test_values_must_be_finite(bad: float) -> None:
     with pytest.raises(TopThetaValueError, match="values: expected finite"):
         moments.update(np.array([[1.0, bad]]), np.array([0, 0]))
     assert moments.count.sum() == 0
-
-
-def test_shapes_must_fit() -> None:
-    moments = Moments((2, CELLS))
-    with pytest.raises(TopThetaValueError, match=r"values: expected shape \(2, 3\)"):
-        moments.update(np.zeros((1, 3)), np.zeros(3, dtype=np.int64))

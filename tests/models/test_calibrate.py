@@ -252,7 +252,7 @@ def test_a_model_without_a_head():
         ({"input_ids": TEXTS, "attention_mask": TEXTS * 0}, {}, TopThetaValueError, "got nothing but zeros"),
         ({"input_ids": TEXTS, "attention_mask": TEXTS}, {}, TopThetaValueError, "holes or other numbers"),
         ({"input_ids": TEXTS, "attention_mask": TEXTS != 5}, {}, TopThetaValueError, "holes or other numbers"),
-        ([10**30] * 20, {}, TopThetaValueError, r"sequences\[0\]: expected ints of 64 bits"),
+        ([10**30] * 20, {}, TopThetaTypeError, r"sequences\[0\]: expected token ids"),
         (None, {}, TopThetaTypeError, r"sequences: expected a list or other iterable of token ids.*got NoneType"),
         (5, {}, TopThetaTypeError, r"sequences: expected .*got int"),
         ([tokens(1, 60)[None]], {}, TopThetaValueError, r"\[B, n\]"),

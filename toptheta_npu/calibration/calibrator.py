@@ -158,7 +158,7 @@ class Calibrator:
             True
         """
         own = self.arrays()
-        wanted, given = ({name: (each.dtype, each.shape) for name, each in all.items()} for all in (own, arrays))
+        wanted, given = ({name: (each.dtype, each.shape) for name, each in those.items()} for those in (own, arrays))
         if different := sorted(name for name in {**wanted, **given} if wanted.get(name) != given.get(name)):
             raise TopThetaValueError("arrays", "those of a calibrator with these settings", f"other {shown(different)}")
         for name, array in own.items():

@@ -40,11 +40,8 @@ class Moments:
             cells: int64 [N], indices into the last dimension; any order, repeats allowed.
 
         Raises:
-            TopThetaValueError: shapes do not fit, or a value is not finite.
+            TopThetaValueError: a value is not finite.
         """
-        if values.shape != (*self.count.shape[:-1], len(cells)):
-            want = (*self.count.shape[:-1], len(cells))
-            raise TopThetaValueError("values", f"shape {want}", str(values.shape))
         if not np.isfinite(values).all():
             raise TopThetaValueError("values", "finite numbers", "NaN or infinity")
         if len(cells) == 0:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import TopThetaTypeError, TopThetaValueError
+from ..errors import TopThetaValueError
 from ..thresholds.knots import Floats, Integers
 from . import counting
 from .bins import BINS, MINIMUM_EXPONENT, exponents, first_bins, rebinned
@@ -65,11 +65,8 @@ class SurvivalSketch:
             buckets: int64 [N], the length bucket of every row.
 
         Raises:
-            TopThetaTypeError: ``values`` is not float32.
-            TopThetaValueError: shapes do not fit, a value is NaN, +inf or beyond 2**100, or a count no
-                longer fits 32 bits.
+            TopThetaValueError: a value is NaN, +inf or beyond 2**100, or a count no longer fits 32 bits.
         """
-        self._check(values, buckets)
         self.merge(*SurvivalSketch.of(values, buckets))
 
     @classmethod
@@ -105,11 +102,9 @@ class SurvivalSketch:
             buckets: int64, the buckets here that those of ``other`` are, none twice; None: the same.
 
         Raises:
-            TopThetaValueError: the shapes differ, or a count no longer fits 32 bits.
+            TopThetaValueError: a count no longer fits 32 bits.
         """
         heads, num_buckets = self.smallest.shape
-        if other.smallest.shape != (heads, num_buckets if buckets is None else len(buckets)):
-            raise TopThetaValueError("other", f"shape {self.counts.shape}", str(other.counts.shape))
         buckets = np.arange(num_buckets) if buckets is None else buckets
         cells = np.ix_(np.arange(heads), buckets)
         smallest = np.minimum(self.smallest[cells], other.smallest)
@@ -125,16 +120,11 @@ class SurvivalSketch:
 
         Within its bin the survival count is taken as exponential in theta. Cells without rows, or with no
         more than k elements per row, get -inf (keep everything).
-
-        Raises:
-            TopThetaValueError: ``k`` is below 1.
         """
         return self.thetas([k])[0]
 
     def thetas(self, ks: Sequence[int]) -> list[Floats]:
         """Find the :meth:`theta` of several k."""
-        if min(ks) < 1:
-            raise TopThetaValueError("k", "at least 1", str(min(ks)))
         survival = self._survival()
         return [self._theta(survival, k * self.rows.astype(np.float64)) for k in ks]
 
@@ -156,17 +146,6 @@ class SurvivalSketch:
         smallest = np.where(np.isfinite(self.smallest), self.smallest, 0).astype(np.float64)
         theta: Floats = np.where(dense, -np.inf, (np.floor(smallest / width) + bins + part) * width)
         return theta
-
-    def _check(self, values: Tensor, buckets: Tensor) -> None:
-        heads, num_buckets = self.smallest.shape
-        if values.dtype != torch.float32:
-            raise TopThetaTypeError("values", "float32", str(values.dtype), "call .float() first")
-        if values.ndim != 3 or values.shape[:2] != (heads, len(buckets)):
-            want = f"shape ({heads}, {len(buckets)}, n)"
-            raise TopThetaValueError("values", want, str(tuple(values.shape)))
-        if len(buckets) and not 0 <= int(buckets.min()) <= int(buckets.max()) < num_buckets:
-            got = f"{int(buckets.min())} to {int(buckets.max())}"
-            raise TopThetaValueError("buckets", f"0 to {num_buckets - 1}", got)
 
 
 def _passes(count: int, width: int) -> Iterator[slice]:

@@ -13,8 +13,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..errors import TopThetaTypeError, TopThetaValueError
-
 #: The most row lengths that a table holds.
 MAX_LENGTH_KNOTS = 128
 
@@ -30,17 +28,10 @@ def length_knots(longest: int, shortest: int = 1, most: int = MAX_LENGTH_KNOTS) 
         shortest: the first knot, at least 1.
         most: the largest number of knots, at least 2.
 
-    Raises:
-        TopThetaValueError: ``shortest`` is below 1 or above ``longest``, or ``most`` is below 2.
-
     Example:
         >>> length_knots(32, most=10)
         [1, 2, 3, 4, 6, 8, 11, 16, 23, 32]
     """
-    if not 1 <= shortest <= longest:
-        raise TopThetaValueError("shortest", f"1 to longest={longest}", str(shortest))
-    if most < 2:
-        raise TopThetaValueError("most", "at least 2", str(most))
     if longest - shortest < most:
         return list(range(shortest, longest + 1))
     knots: list[int] = []
@@ -62,15 +53,10 @@ def bucket_of(lengths: Tensor, knots: Sequence[int]) -> Tensor:
     Returns:
         int64, the shape of ``lengths``.
 
-    Raises:
-        TopThetaTypeError: ``lengths`` are not integers.
-
     Example:
         >>> bucket_of(torch.tensor([1, 5, 6, 99]), [3, 9, 20])
         tensor([0, 0, 1, 2])
     """
-    if lengths.dtype not in (torch.int32, torch.int64):
-        raise TopThetaTypeError("lengths", "int32 or int64", str(lengths.dtype))
     boundaries = torch.tensor(_boundaries(tuple(knots)), dtype=torch.int64, device=lengths.device)
     return torch.searchsorted(boundaries, lengths.to(torch.int64).contiguous())
 

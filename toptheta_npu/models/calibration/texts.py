@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -94,50 +95,32 @@ def _sequences_of(name: str, batch: Any) -> Iterator[tuple[str, Tensor]]:
 
 def _is_one_sequence(value: Any) -> bool:
     if isinstance(value, (Tensor, np.ndarray)):
-        return value.ndim == 1 and value.dtype != object
-    return isinstance(value, (list, tuple)) and bool(value) and all(_is_id(each) for each in value)
-
-
-def _is_id(value: object) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+        return value.ndim == 1
+    return isinstance(value, (list, tuple)) and bool(value) and isinstance(value[0], (int, float, np.number))
 
 
 def _rows(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
-    if isinstance(value, np.ndarray) and value.dtype.kind in "iub":
-        value = torch.from_numpy(value)
-    if isinstance(value, Tensor):
-        yield from _rows_of_tensor(name, value)
-    elif _is_one_sequence(value):
-        yield name, _from_ids(name, value)
-    elif isinstance(value, (list, tuple)) and value and all(_is_one_sequence(each) for each in value):
-        if any(isinstance(each, (Tensor, np.ndarray)) for each in value):
-            got = "a list of tensors, which may be rows or columns"
-            raise TopThetaTypeError(name, _TOKENS, got, "pass a tensor [B, n], or the tensors of each sequence")
-        for index, each in enumerate(value):
-            yield f"{name}[{index}]", _from_ids(f"{name}[{index}]", each)
-    else:
-        texts = isinstance(value, str) or (isinstance(value, (list, tuple)) and any(isinstance(t, str) for t in value))
-        got = "text" if texts else f"{type(value).__name__} {shown(value)}"
-        raise TopThetaTypeError(name, _TOKENS, got, _TOKENISE if texts else "tokenise with return_tensors='pt'")
-
-
-def _rows_of_tensor(name: str, value: Tensor) -> Iterator[tuple[str, Tensor]]:
-    mask = name.endswith("['attention_mask']")
-    if value.dtype != torch.int64 and not (mask and value.dtype in (torch.bool, torch.int32)):
-        raise TopThetaTypeError(name, _TOKENS, str(value.dtype), "convert it with .long()")
-    if value.ndim not in (1, 2) or not value.numel():
-        raise TopThetaValueError(name, "tokens [n] or [B, n]", f"shape {list(value.shape)}")
-    if value.ndim == 1:
-        yield name, value
+    """Yield name and tokens, [n], of every row of a tensor or an array, of a list of ids or of a list of such lists."""
+    parts = value if isinstance(value, (list, tuple)) else ()
+    if parts and all(isinstance(each, (list, tuple)) for each in parts):
+        for index, each in enumerate(parts):
+            yield from _rows(f"{name}[{index}]", each)
         return
-    for index, row in enumerate(value):
-        yield f"{name}[{index}]", row
-
-
-def _from_ids(name: str, ids: Any) -> Tensor:
-    if not all(-(2**63) <= each < 2**63 for each in ids):
-        raise TopThetaValueError(name, "ints of 64 bits", shown(list(ids)))
-    return torch.tensor(ids, dtype=torch.int64, device="cpu")
+    if isinstance(value, str) or any(isinstance(each, str) for each in parts):
+        raise TopThetaTypeError(name, _TOKENS, "text", _TOKENISE)
+    if any(isinstance(each, (Tensor, np.ndarray)) for each in parts):
+        got = "a list of tensors, which may be rows or columns"
+        raise TopThetaTypeError(name, _TOKENS, got, "pass a tensor [B, n], or the tensors of each sequence")
+    tokens: Tensor | None = None
+    with suppress(TypeError, ValueError, RuntimeError):  # RuntimeError: a number of more than 64 bits
+        tokens = value if isinstance(value, Tensor) else torch.as_tensor(value, device="cpu")
+    of_mask = name.endswith("['attention_mask']")
+    if tokens is None or (tokens.dtype != torch.int64 and not (of_mask and tokens.dtype in (torch.bool, torch.int32))):
+        got = f"{type(value).__name__} {shown(value)}" if tokens is None else str(tokens.dtype)
+        raise TopThetaTypeError(name, _TOKENS, got, "convert it with .long()")
+    if tokens.ndim not in (1, 2) or not tokens.numel():
+        raise TopThetaValueError(name, "tokens [n] or [B, n]", f"shape {list(tokens.shape)}")
+    yield from [(name, tokens)] if tokens.ndim == 1 else ((f"{name}[{index}]", row) for index, row in enumerate(tokens))
 
 
 def _visible(name: str, mask: Tensor) -> slice:
