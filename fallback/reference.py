@@ -2,7 +2,7 @@
 
 `incremental_attention` is dense and slow on purpose, and works in the dtype of its inputs (float64 in the tests). The
 equations before it also serve the other modules; "..." are the query rows of a prompt, or the tokens of a step with
-several of them; `incremental_attention` knows one token, and `several_tokens` is as many such steps.
+several of them; `incremental_attention` knows one token, and several are as many such steps.
 Symbols: a = scores, n = valid keys, k~ = kept elements, m = max a, R and E = sums of exp(a - m) over the
 kept and the discarded elements, mu = mean V row.
 
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from .compensation import Compensation, add_sink, compensate, estimate_discarded_mass, score_threshold, sink_mass
-from .layout import any_true, count_true, count_value_rows, row_lengths, valid_range
+from .layout import any_true, count_true, count_value_rows, valid_range
 from .sampled import sampled_lse
 
 NEG_INF = float("-inf")
@@ -30,9 +30,9 @@ class Rows(NamedTuple):
     """The rows of a decode step, without layouts and pages.
 
     Attributes:
-        query: [B, Hq, D], or [B, Hq, Sq, D] of several tokens.
+        query: [B, Hq, D].
         key, value: [B, Hkv, S, D].
-        threshold: [B, Hq], or [B, Hq, Sq].
+        threshold: [B, Hq].
         lengths, starts: [B], valid keys and the first of them; None: all.
         scale_value: factor of q·k; None is 1 / sqrt(D).
     """
@@ -155,39 +155,3 @@ def incremental_attention(
     )
     value_rows = count_value_rows(keep, kv_heads, head_dim)
     return ReferenceResult(out, keep, lse, kept, value_rows, maximum, kept_mass, exact)
-
-
-def several_tokens(
-    rows: Rows,
-    compensation: Compensation = EXACT,
-    *,
-    placement: str = "pre_softmax",
-    query_lengths: Tensor | None = None,
-) -> ReferenceResult:
-    """Run a decode step of several tokens: each is the step of one token that sees the keys up to its own.
-
-    Args:
-        rows: with n [B], the keys of the real tokens among them, as lengths.
-        compensation: discarded_mass [B, Hq, Sq]; value_mean [B, Hkv, Sq, D].
-        placement: as `incremental_attention`.
-        query_lengths: real tokens [B], None is all Sq.
-
-    Returns:
-        out [B, Hq, Sq, D]; keep [B, Hq, Sq, S]; the rest [B, Hq, Sq]; value_rows [B, Hkv], the union over all tokens.
-    """
-    starts, lengths = valid_range(rows.query, rows.key.shape[2], rows.starts, rows.lengths)
-    n = row_lengths(lengths, query_lengths, rows.query.shape[2])
-    mass, mean = compensation.discarded_mass, compensation.value_mean
-    steps = []
-    for token in range(rows.query.shape[2]):
-        of_token = rows._replace(
-            query=rows.query[:, :, token], threshold=rows.threshold[:, :, token], lengths=n[:, token], starts=starts
-        )
-        compensation = compensation._replace(
-            discarded_mass=None if mass is None else mass[:, :, token],
-            value_mean=None if mean is None else mean[:, :, token],
-        )
-        steps.append(incremental_attention(of_token, compensation, placement=placement))
-    result = ReferenceResult(*(torch.stack(of_tokens, 2) for of_tokens in zip(*steps, strict=True)))
-    value_rows = count_value_rows(any_true(result.keep, 2), rows.key.shape[1], rows.query.shape[3])
-    return result._replace(value_rows=value_rows)
