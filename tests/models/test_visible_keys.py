@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from toptheta_npu.errors import TopThetaNotImplementedError
-from toptheta_npu.models.caches.visible_keys import ForwardRows, prefill_rows
+from toptheta_npu.models.caches.visible_keys import ForwardRows, find_rows
 
 
 def tensors(batch: int, rows: int, capacity: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -15,10 +15,10 @@ def tensors(batch: int, rows: int, capacity: int) -> tuple[torch.Tensor, torch.T
 
 
 def test_an_empty_preallocated_cache_is_cropped_to_the_prompt():
-    rows = prefill_rows(*tensors(1, 4, 9), None, torch.tensor(4))
+    rows = find_rows(*tensors(1, 4, 9), None, torch.tensor(4))
     assert (rows.span, rows.counts.tolist()) == (4, [[1, 2, 3, 4]])
     with pytest.raises(TopThetaNotImplementedError, match="attention_mask"):
-        prefill_rows(*tensors(1, 4, 9), None, 9)
+        find_rows(*tensors(1, 4, 9), None, 9)
 
 
 def test_rows_are_worked_out_once_per_pass_and_mask():

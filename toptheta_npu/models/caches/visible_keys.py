@@ -76,8 +76,7 @@ class ForwardRows:
         shape = (query.shape[0], query.shape[2], key.shape[2], query.device)
         # a layer never runs twice in a pass, so a smaller index is a new pass
         if current is None or layer <= current.layer or not current.has(mask, shape):
-            find = decode_rows if query.shape[2] == 1 else prefill_rows
-            rows = find(query, key, mask, seen)
+            rows = find_rows(query, key, mask, seen)
             current = self._threads.current = _Pass(rows, None if mask is None else weakref.ref(mask), shape)
         current.layer = layer
         return current.rows
@@ -119,41 +118,27 @@ class _Pass:
         return same_mask and shape == self.shape
 
 
-def decode_rows(query: Tensor, key: Tensor, mask: Tensor | None, seen: int | Tensor | None) -> Rows:
-    """Find the rows of a step with one token per sequence."""
-    batch, capacity = query.shape[0], key.shape[2]
-    if mask is None and not isinstance(seen, Tensor):
-        host = torch.full((batch,), capacity, dtype=torch.int64, device="cpu")
-        return Rows(capacity, host[:, None].to(query.device), None, None, host)
-    starts = None
+def find_rows(query: Tensor, key: Tensor, mask: Tensor | None, seen: int | Tensor | None) -> Rows:
+    """Find the rows of a step of one token, of a prompt, or of a chunk of one whose past is in the cache."""
+    batch, new, capacity = query.shape[0], query.shape[2], key.shape[2]
+    span = capacity if new == 1 or seen is None else int(seen)
+    position = torch.arange(span - new, span, device=query.device)
     if mask is None:
-        lengths = torch.as_tensor(seen, dtype=torch.int64, device=query.device).repeat(batch)
-    else:
-        visible = _checked(mask, query, key)[:, 0]
-        lengths, starts = visible.sum(-1), visible.int().argmax(-1)
-        column = torch.arange(capacity, device=mask.device)
-        _check_pattern(visible, (column >= starts[:, None]) & (column < (starts + lengths)[:, None]))
-    host_lengths = None if isinstance(seen, Tensor) else lengths.cpu()
-    return Rows(capacity, lengths[:, None], lengths, starts, host_lengths)
-
-
-def prefill_rows(query: Tensor, key: Tensor, mask: Tensor | None, seen: int | Tensor | None) -> Rows:
-    """Find the rows of a prompt, or of a chunk of one whose past is in the cache."""
-    batch, rows, capacity = query.shape[0], query.shape[2], key.shape[2]
-    span = capacity if seen is None else int(seen)
-    position = torch.arange(span - rows, span, device=query.device)
-    if mask is None:
-        if span != rows:
+        if new == 1 and isinstance(seen, Tensor):
+            lengths = seen.to(query.device, torch.int64).repeat(batch)
+            return Rows(capacity, lengths[:, None], lengths, None, None)
+        if span != new > 1:
             _refuse("a mask, since the cache holds a past", "None", "let the model make its mask")
-        counts = (position + 1).repeat(batch, 1)
         host = torch.full((batch,), span, dtype=torch.int64, device="cpu")
-        return Rows(span, counts, None, None, host)
+        return Rows(span, (position + 1).repeat(batch, 1), None, None, host)
     visible = _checked(mask, query, key)
     valid = visible.any(1)
     lengths, starts = valid.sum(-1), valid.int().argmax(-1)
     column = torch.arange(capacity, device=mask.device)
     within = (column >= starts[:, None]) & (column < (starts + lengths)[:, None])  # [B, S]
     _check_pattern(visible, within[:, None] & (column <= position[:, None]))
+    if new == 1:
+        return Rows(span, lengths[:, None], lengths, starts, None if isinstance(seen, Tensor) else lengths.cpu())
     counts = (position + 1 - starts[:, None]).clamp_min(0)
     counts = torch.where(position < (starts + lengths)[:, None], counts, 0)
     real, host = (counts > 0).sum(1), lengths.cpu()
@@ -161,7 +146,7 @@ def prefill_rows(query: Tensor, key: Tensor, mask: Tensor | None, seen: int | Te
         return Rows(span, counts, lengths, starts, host)
     on_host = real.cpu()
     continues = bool((host > on_host).all())
-    return Rows(span, counts, lengths, starts, host, None if bool((on_host == rows).all()) else real, continues)
+    return Rows(span, counts, lengths, starts, host, None if bool((on_host == new).all()) else real, continues)
 
 
 def _checked(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
