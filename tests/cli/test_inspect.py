@@ -76,7 +76,7 @@ def test_tells_what_the_file_holds(file: str, capsys: pytest.CaptureFixture[str]
         "estimator +pooled *$",
         "size +3 layers x 2 heads",
         "k +8, 32",
-        "layer_k +0 in layer 0, 40 in layer 1, 0 in layer 2",
+        "layer_k +0, 40, 0",
         "row lengths +9 to 400, 6 knots",
         "discarded mass +no",
         r"fingerprint +llama:0{60}",

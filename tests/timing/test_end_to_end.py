@@ -83,23 +83,6 @@ def test_int8_is_generated_with_in_turn(monkeypatch: pytest.MonkeyPatch) -> None
         assert {each for each in read if each[0] is torch.int8} == {(torch.int8, mode)}
 
 
-def test_each_variant_goes_on_with_its_own_kind_of_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, _ = load_tiny_llama()
-    ids, seen = prompt(model), []
-    generate = model.generate
-
-    def watched(tokens: torch.Tensor, **options: Any) -> Any:
-        cache = options["past_key_values"]
-        seen.append((type(cache), tokens.shape[1] - cache.get_seq_length(), options["max_new_tokens"]))
-        return generate(tokens, **options)
-
-    monkeypatch.setattr(model, "generate", watched)
-    end_to_end.compare(model, load_tiny_llama_thresholds("post_softmax"), [32], ids, new_tokens=3, rounds=1)
-    steps = [(DynamicCache, 1), (GrowingCache, 1), (GrowingCache, 1), (GrowingCache, 1)]
-    assert seen[0] == (DynamicCache, 99, 1)
-    assert seen[1:] == [(*step, 2) for step in steps] + [(*step, 3) for step in steps]
-
-
 @pytest.mark.parametrize("given", [{"new_tokens": 1}, {"rounds": 0}, {"tokens": torch.zeros(1, 1).long()}])
 def test_wrong_use(given: dict[str, Any]) -> None:
     model, _ = load_tiny_llama()

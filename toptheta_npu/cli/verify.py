@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from .._files import check_writable, write_atomically
 from ..errors import TopThetaNotImplementedError, TopThetaValueError
 from .common.devices import check_device
 from .common.printing import console as make_console
 from .common.printing import print_table
+from .common.progress import Bars
 
 if TYPE_CHECKING:
     from ..verify.fit import Fit
@@ -131,12 +131,9 @@ def _calibrate(console: Console, stored: dict[str, Any], output: Path | None) ->
             "toptheta verify", "a device whose times are measured", "an emulated one, whose times are modelled",
             "the checks are done; leave the times out with --no-times, or run it on an Ascend NPU",
         )  # fmt: skip
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("times", total=len(times.SHAPES))
-        measured = times.measure(
-            times.SHAPES, _DEVICE, progress=lambda shape: bar.update(task, description=str(shape), advance=1)
-        )
+    with Bars() as bars:
+        advance = bars.add("times", len(times.SHAPES))
+        measured = times.measure(times.SHAPES, _DEVICE, progress=lambda shape: advance(times.SHAPES.index(shape)))
     runs = [one.model for one in measured]
     console.print("Fitting the model's constants ...")
     fitted = fit(lambda constants: times.modelled(runs, constants), [one.microseconds for one in measured], FREE)

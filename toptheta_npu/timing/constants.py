@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .._files import file_error, read_bytes
+from ..errors import shown
 
 SCHEMA = 1
 _MAX_BYTES = 16 << 20
@@ -75,9 +76,10 @@ def read_constants(path: Path) -> Constants:
 
 
 def _constant(path: Path, name: str, entry: Any) -> Constant:
-    fields = entry if isinstance(entry, dict) else {}
-    value, error = fields.get("value"), fields.get("standard_error")
-    for number in (value, error):
-        if not isinstance(number, (int, float)) or isinstance(number, bool) or not 0 <= number < math.inf:
-            raise file_error(path, f"a value and a standard_error from 0 for {name}", repr(entry)[:80], _REMEDY)
-    return Constant(float(fields["value"]), float(fields["standard_error"]), str(fields.get("unit", "")))
+    try:
+        constant = Constant(float(entry["value"]), float(entry["standard_error"]), str(entry["unit"]))
+    except (TypeError, KeyError, ValueError) as error:
+        raise file_error(path, f"value, standard_error and unit of {name}", shown(entry), _REMEDY) from error
+    if not (0 <= constant.value < math.inf and 0 <= constant.standard_error < math.inf):
+        raise file_error(path, f"a value and a standard_error from 0 for {name}", shown(entry), _REMEDY)
+    return constant

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 _FOLDER = "give the folder that save_pretrained wrote"
-_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "*.bin.index.json")
 
 
 @dataclass(frozen=True)
@@ -125,21 +124,11 @@ def _check_folder(folder: Path) -> None:
         gguf = gguf_in(folder)
         remedy = _FOLDER if gguf is None else how_to_convert(gguf)
         raise TopThetaValueError("MODEL", "a folder with config.json", f"{folder} without it", remedy)
-    if not any(path for pattern in _WEIGHTS for path in folder.glob(pattern)):
-        got = f"{folder} without model.safetensors or pytorch_model.bin"
-        raise TopThetaValueError("MODEL", "a folder with weights", got, _FOLDER)
 
 
 def _found(where: str, what: str, load: Callable[..., Any], trust_remote_code: bool) -> Any:
-    """Return what ``load`` finds on this machine, else on the Hub."""
-    options = {"trust_remote_code": trust_remote_code}
     try:
-        try:
-            return load(where, local_files_only=True, **options)
-        except OSError:
-            if os.path.isdir(where):
-                raise
-            return load(where, **options)
+        return load(where, trust_remote_code=trust_remote_code)
     except ModuleNotFoundError:
         raise
     except Exception as error:

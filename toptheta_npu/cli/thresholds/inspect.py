@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from itertools import groupby
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -87,7 +86,7 @@ def _summary(found: dict[str, Any]) -> list[tuple[str, str]]:
         ("k", ", ".join(map(str, head["k"]))),
         ("row lengths", f"{lengths[0]} to {lengths[-1]}, {len(lengths)} knots"),
         ("size", f"{head['layers']} layers x {head['heads']} heads"),
-        ("layer_k", _runs(head["layer_k"])),
+        ("layer_k", ", ".join(map(str, head["layer_k"]))),
         *_dense(head),
         ("placement", f"{head['placement']}, theta in units of the {head['unit']}"),
         ("estimator", head["estimator"] + (f", alpha {head['alpha']:g}" if head["estimator"] == "algorithm1" else "")),
@@ -101,15 +100,6 @@ def _summary(found: dict[str, Any]) -> list[tuple[str, str]]:
 def _dense(head: dict[str, Any]) -> list[tuple[str, str]]:
     groups = (f"{printing.layers_in_words(group['layers'])}: {group['why']}" for group in head["dense_layers"])
     return [("dense", "; ".join(groups))] if head["dense_layers"] else []
-
-
-def _runs(layer_k: Sequence[int]) -> str:
-    """Write k by runs of layers, such as "512 in 0 to 1, 0 in 2 to 5"."""
-    parts = []
-    for value, group in groupby(enumerate(layer_k), lambda pair: pair[1]):
-        layers = [layer for layer, _ in group]
-        parts.append(f"{value} in " + (f"layer {layers[0]}" if len(layers) == 1 else f"{layers[0]} to {layers[-1]}"))
-    return ", ".join(parts)
 
 
 def _layer_tables(found: dict[str, Any]) -> list[Table]:
