@@ -123,11 +123,10 @@ def test_products_of_16_bits_are_exact() -> None:
         assert (result == np.float32(48 * scale)).all()
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_fractals_turned_round_on_the_way(dtype: str) -> None:
-    left, right = random_matrix(16, 32, DTYPES[dtype]), random_matrix(32, 48, DTYPES[dtype])
+def test_fractals_turned_round_on_the_way() -> None:
+    left, right = random_matrix(16, 32, torch.float16), random_matrix(32, 48, torch.float16)
     result = np.zeros((16, 48), np.float32)
-    kernel = Kernel(SOURCE, entry=f"multiply_transposed_{dtype}")
+    kernel = Kernel(SOURCE, entry="multiply_transposed")
     run_kernel(kernel, [("left", left, "in"), ("right", right, "in"), ("result", result, "out")]).require_clean()
     assert_close(result, exact(left, right.T), 32)
 

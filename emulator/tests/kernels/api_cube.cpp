@@ -11,41 +11,6 @@ __aicore__ inline void Multiply(GM_ADDR left, GM_ADDR right, GM_ADDR result, GM_
     bench.Run(left, right, result, ReadFields<Product>(tiling));
 }
 
-// B as [k, n] in global memory: LoadData turns its fractals round
-template <typename T>
-__aicore__ inline void MultiplyTransposed(GM_ADDR left, GM_ADDR right, GM_ADDR result)
-{
-    KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_AIC_ONLY);
-    constexpr uint32_t m = 16, n = 48, k = 32;
-    TPipe pipe;
-    TBuf<TPosition::A1> l1;
-    TBuf<TPosition::A2> l0a;
-    TBuf<TPosition::B2> l0b;
-    TBuf<TPosition::CO1> l0c;
-    pipe.InitBuffer(l1, (m + n) * k * sizeof(T));
-    pipe.InitBuffer(l0a, m * k * sizeof(T));
-    pipe.InitBuffer(l0b, n * k * sizeof(T));
-    pipe.InitBuffer(l0c, m * n * sizeof(float));
-    GlobalTensor<T> a, b;
-    GlobalTensor<float> c;
-    a.SetGlobalBuffer((__gm__ T*)left, m * k);
-    b.SetGlobalBuffer((__gm__ T*)right, k * n);
-    c.SetGlobalBuffer((__gm__ float*)result, m * n);
-    LocalTensor<T> a1 = l1.Get<T>(), b1 = l1.Get<T>()[m * k];
-    CopyRows(a1, a, m, k, k, m);
-    CopyRows(b1, b, k, n, n, k);
-    PipeBarrier<PIPE_ALL>();
-    LoadFractals(l0a.Get<T>(), a1, k / kEdge, 1);
-    for (uint32_t block = 0; block < k / kEdge; ++block) {
-        LoadData2DParams params(block, n / kEdge, k / kEdge, 0, 0, true, 0);
-        LoadData(l0b.Get<T>()[block * (n / kEdge) * kFractal], b1, params);
-    }
-    PipeBarrier<PIPE_ALL>();
-    Mmad(l0c.Get<float>(), l0a.Get<T>(), l0b.Get<T>(), MmadParams(m, n, k, 0, false, true));
-    PipeBarrier<PIPE_ALL>();
-    Fixpipe(c, l0c.Get<float>(), FixpipeParamsV220(n, m, m, n, false));
-}
-
 // Twice what the cube core left in the workspace, each vector core its rows.
 __aicore__ inline void DoubleRows(TPipe& pipe, GM_ADDR workspace, GM_ADDR result, const Product& p, uint32_t column)
 {
@@ -120,13 +85,38 @@ __global__ __aicore__ void rows_as_one(GM_ADDR left, GM_ADDR right, GM_ADDR resu
         PipeBarrier<PIPE_ALL>();
     }
 }
-__global__ __aicore__ void multiply_transposed_half(GM_ADDR left, GM_ADDR right, GM_ADDR result)
+// B as [k, n] in global memory: LoadData turns its fractals round
+__global__ __aicore__ void multiply_transposed(GM_ADDR left, GM_ADDR right, GM_ADDR result)
 {
-    MultiplyTransposed<half>(left, right, result);
-}
-__global__ __aicore__ void multiply_transposed_bfloat16(GM_ADDR left, GM_ADDR right, GM_ADDR result)
-{
-    MultiplyTransposed<bfloat16_t>(left, right, result);
+    KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_AIC_ONLY);
+    constexpr uint32_t m = 16, n = 48, k = 32;
+    TPipe pipe;
+    TBuf<TPosition::A1> l1;
+    TBuf<TPosition::A2> l0a;
+    TBuf<TPosition::B2> l0b;
+    TBuf<TPosition::CO1> l0c;
+    pipe.InitBuffer(l1, (m + n) * k * sizeof(half));
+    pipe.InitBuffer(l0a, m * k * sizeof(half));
+    pipe.InitBuffer(l0b, n * k * sizeof(half));
+    pipe.InitBuffer(l0c, m * n * sizeof(float));
+    GlobalTensor<half> a, b;
+    GlobalTensor<float> c;
+    a.SetGlobalBuffer((__gm__ half*)left, m * k);
+    b.SetGlobalBuffer((__gm__ half*)right, k * n);
+    c.SetGlobalBuffer((__gm__ float*)result, m * n);
+    LocalTensor<half> a1 = l1.Get<half>(), b1 = l1.Get<half>()[m * k];
+    CopyRows(a1, a, m, k, k, m);
+    CopyRows(b1, b, k, n, n, k);
+    PipeBarrier<PIPE_ALL>();
+    LoadFractals(l0a.Get<half>(), a1, k / kEdge, 1);
+    for (uint32_t block = 0; block < k / kEdge; ++block) {
+        LoadData2DParams params(block, n / kEdge, k / kEdge, 0, 0, true, 0);
+        LoadData(l0b.Get<half>()[block * (n / kEdge) * kFractal], b1, params);
+    }
+    PipeBarrier<PIPE_ALL>();
+    Mmad(l0c.Get<float>(), l0a.Get<half>(), l0b.Get<half>(), MmadParams(m, n, k, 0, false, true));
+    PipeBarrier<PIPE_ALL>();
+    Fixpipe(c, l0c.Get<float>(), FixpipeParamsV220(n, m, m, n, false));
 }
 
 // Each block has its columns, and does them in rounds through a workspace of one round.
