@@ -212,11 +212,6 @@ aclScalar* aclCreateScalar(void* value, aclDataType type)
 
 aclIntArray* aclCreateIntArray(const int64_t* values, uint64_t count) { return NewArray<aclIntArray>(values, count); }
 
-aclFloatArray* aclCreateFloatArray(const float* values, uint64_t count)
-{
-    return NewArray<aclFloatArray>(values, count);
-}
-
 aclBoolArray* aclCreateBoolArray(const bool* values, uint64_t count) { return NewArray<aclBoolArray>(values, count); }
 
 aclTensorList* aclCreateTensorList(const aclTensor* const* values, uint64_t count)
@@ -232,7 +227,6 @@ aclScalarList* aclCreateScalarList(const aclScalar* const* values, uint64_t coun
 aclnnStatus aclDestroyTensor(const aclTensor* tensor) { return Destroy(tensor, "aclDestroyTensor"); }
 aclnnStatus aclDestroyScalar(const aclScalar* scalar) { return Destroy(scalar, "aclDestroyScalar"); }
 aclnnStatus aclDestroyIntArray(const aclIntArray* array) { return Destroy(array, "aclDestroyIntArray"); }
-aclnnStatus aclDestroyFloatArray(const aclFloatArray* array) { return Destroy(array, "aclDestroyFloatArray"); }
 aclnnStatus aclDestroyBoolArray(const aclBoolArray* array) { return Destroy(array, "aclDestroyBoolArray"); }
 aclnnStatus aclDestroyTensorList(const aclTensorList* list) { return DestroyList(list, "aclDestroyTensorList"); }
 aclnnStatus aclDestroyScalarList(const aclScalarList* list) { return DestroyList(list, "aclDestroyScalarList"); }
@@ -250,42 +244,11 @@ aclnnStatus aclDestroyAclOpExecutor(aclOpExecutor* executor)
 int64_t acl_emulator_live_descriptors() { return g_liveDescriptors; }
 int64_t acl_emulator_live_executors() { return LiveExecutors::Get().Count(); }
 
-// Reading a descriptor; the caller frees the arrays.
+// The caller frees the array.
 aclnnStatus aclGetViewShape(const aclTensor* tensor, int64_t** dims, uint64_t* rank)
 {
     *rank = tensor->dims.size();
     *dims = NewCopy(tensor->dims);
-    return ACL_SUCCESS;
-}
-
-aclnnStatus aclGetViewStrides(const aclTensor* tensor, int64_t** strides, uint64_t* rank)
-{
-    *rank = tensor->strides.size();
-    *strides = NewCopy(tensor->strides);
-    return ACL_SUCCESS;
-}
-
-aclnnStatus aclGetViewOffset(const aclTensor* tensor, int64_t* offset)
-{
-    *offset = tensor->offset;
-    return ACL_SUCCESS;
-}
-
-aclnnStatus aclGetDataType(const aclTensor* tensor, aclDataType* type)
-{
-    *type = tensor->type;
-    return ACL_SUCCESS;
-}
-
-aclnnStatus aclGetFormat(const aclTensor* tensor, aclFormat* format)
-{
-    *format = tensor->format;
-    return ACL_SUCCESS;
-}
-
-aclnnStatus aclGetRawTensorAddr(const aclTensor* tensor, void** data)
-{
-    *data = tensor->data;
     return ACL_SUCCESS;
 }
 

@@ -67,10 +67,6 @@ struct aclIntArray : acl_emulator::Descriptor {
     std::vector<int64_t> values;
 };
 
-struct aclFloatArray : acl_emulator::Descriptor {
-    std::vector<float> values;
-};
-
 struct aclBoolArray : acl_emulator::Descriptor {
     std::vector<uint8_t> values;
 };
