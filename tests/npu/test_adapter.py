@@ -153,17 +153,6 @@ def test_merged_parts_equal_the_whole(placement: str, theta: str) -> None:
     assert_within_yardstick(merged.cpu()[:, :, 0], yardstick(inputs)[0], inputs.expected.out)
 
 
-@pytest.mark.parametrize("number", [-1, 2**31 - 1])
-@pytest.mark.parametrize("case_id", ["paged-4d-f16", "paged-3d-bf16-bsh"])
-def test_block_numbers_outside_the_cache_are_clamped(case_id: str, number: int) -> None:
-    arguments = make_inputs(_BY_ID[case_id], "npu").arguments
-    table = arguments["block_table"].clone()
-    table[0, 0] = number
-    clamped = table.clamp(0, len(arguments["key"]) - 1)
-    got, expected = (incremental_attention(**arguments | {"block_table": one}) for one in (table, clamped))
-    assert torch.equal(got.cpu(), expected.cpu())
-
-
 # Where the rows lie.
 
 
@@ -226,12 +215,6 @@ def test_integer_types_may_differ(lengths: torch.dtype, starts: torch.dtype) -> 
     given = {"actual_seq_lengths": inputs.arguments["actual_seq_lengths"].to(lengths),
              "key_start": inputs.arguments["key_start"].to(starts)}  # fmt: skip
     assert_equals_oracle(inputs, on_cpu(incremental_attention_with_stats(**inputs.arguments | given)))
-
-
-def test_a_last_stride_other_than_1_is_refused() -> None:
-    arguments = make_inputs(_BY_ID["f16-bnsd"], "npu").arguments
-    with pytest.raises(TopThetaValueError, match=r"^key: expected a last stride of 1, got .*; pass key.contiguous"):
-        incremental_attention(**arguments | {"key": _every_second(arguments["key"])})
 
 
 def test_outputs_are_fresh_and_contiguous() -> None:
@@ -331,14 +314,6 @@ def test_a_stride_that_is_never_taken_may_be_odd(name: str) -> None:
     assert torch.equal(incremental_attention(query, odd, odd, threshold).cpu(), expected.cpu())
 
 
-def test_heads_and_sequences_may_share_a_cache() -> None:
-    query, cache = torch.randn(2, 4, 1, 64).half().npu(), torch.randn(1, 1, 40, 64).half().npu()
-    threshold = torch.zeros(4).npu()
-    shared, copied = cache.expand(2, 2, 40, 64), cache.repeat(2, 2, 1, 1)
-    expected = incremental_attention(query, copied, copied, threshold)
-    assert torch.equal(incremental_attention(query, shared, shared, threshold).cpu(), expected.cpu())
-
-
 def test_inference_mode() -> None:
     inputs = make_inputs(_BY_ID["f16-bnsd"], "npu")
     with torch.inference_mode():
@@ -374,16 +349,6 @@ def test_compiled_step_equals_the_plain_one() -> None:
     compiled = torch.compile(incremental_attention_with_stats, fullgraph=True, backend="aot_eager")
     for got, wanted in zip(compiled(**arguments), incremental_attention_with_stats(**arguments), strict=True):
         assert torch.equal(got.cpu(), wanted.cpu())
-
-
-def test_compiled_step_with_dynamic_shapes() -> None:
-    torch._dynamo.reset()
-    compiled = torch.compile(incremental_attention, fullgraph=True, dynamic=True, backend="aot_eager")
-    query, threshold = torch.randn(2, 4, 1, 64).half().npu(), torch.zeros(4).npu()
-    for rows in (40, 70):
-        cache = torch.randn(2, 2, rows, 64).half().npu()
-        expected = incremental_attention(query, cache, cache, threshold)
-        assert torch.equal(compiled(query, cache, cache, threshold).cpu(), expected.cpu())
 
 
 def _captured(arguments: dict[str, Any]) -> tuple[torch.npu.NPUGraph, Any]:
@@ -426,14 +391,6 @@ def test_captured_graph_replays_with_other_numbers_of_tokens() -> None:
         if not tokens.any():
             assert not on_cpu(result)[2].any(), "a sequence without tokens keeps nothing"
     assert_kernel_equals_oracle(inputs, on_cpu(result))
-
-
-def test_autocast_changes_nothing() -> None:
-    arguments = make_inputs(_BY_ID["f16-bnsd"], "npu").arguments
-    plain = on_cpu(incremental_attention_with_stats(**arguments))
-    with torch.autocast("npu", dtype=torch.bfloat16):
-        cast = on_cpu(incremental_attention_with_stats(**arguments))
-    assert all(torch.equal(one, other) for one, other in zip(plain, cast, strict=True))
 
 
 # The fallback on the device, chosen and given back.

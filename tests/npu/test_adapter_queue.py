@@ -157,17 +157,6 @@ def out_of_memory() -> None:
     _expect(toptheta_npu.incremental_attention(**inputs), inputs, "after")
 
 
-def fork() -> None:
-    """A process forked after the import, which is the one that uses the device."""
-    child = os.fork()
-    if child == 0:
-        inputs = _inputs(0)
-        _expect(toptheta_npu.incremental_attention(**inputs), inputs, "child")
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-    _expect(toptheta_npu.incremental_attention(**_inputs(1)), _inputs(1), "parent")
-
-
 def threads() -> None:
     """The first calls of several threads, one of which loads the adapter, each on a stream of its own."""
     from concurrent.futures import ThreadPoolExecutor
@@ -213,9 +202,8 @@ def test_a_missing_wait_is_seen() -> None:
 
 
 @full
-@pytest.mark.parametrize("scenario", only({"threads"}, ["fork", "threads"]))
-def test_processes_and_threads(scenario: str) -> None:
-    assert_passes(scenario, **with_settings(asynchronous=1))
+def test_threads() -> None:
+    assert_passes("threads", **with_settings(asynchronous=1))
 
 
 @full
