@@ -176,7 +176,8 @@ class PageSums:
         if self._pieces == 1:
             return value_cache.index_select(0, places).float()
         pieces = value_cache.unflatten(2, (self._pieces, self._rows)).transpose(1, 2)
-        return pieces[places // self._pieces, places % self._pieces].float()
+        content: Tensor = pieces[places // self._pieces, places % self._pieces].float()
+        return content
 
 
 class NewRows:
