@@ -105,18 +105,11 @@ _STRIDED: dict[str, Callable[[Tensor], Tensor]] = {
     "longer-cache": lambda c: _inside(
         c, (*c.shape[:2], c.shape[2] + 9, c.shape[3]), (slice(None), slice(None), slice(-9))
     ),
-    "row-offset": lambda c: _inside(
-        c, (*c.shape[:2], c.shape[2] + 9, c.shape[3]), (slice(None), slice(None), slice(9, None))
-    ),
     "every-second-row": lambda c: _inside(
         c, (*c.shape[:2], 2 * c.shape[2], c.shape[3]), (slice(None), slice(None), slice(0, None, 2))
     ),
     "every-second-head": lambda c: _inside(c, (len(c), 2 * c.shape[1], *c.shape[2:]), (slice(None), slice(1, None, 2))),
-    "batch-offset": lambda c: _inside(c, (len(c) + 3, *c.shape[1:]), (slice(3, None),)),
-    "first-half-of-head-dim": lambda c: _inside(c, (*c.shape[:3], 2 * c.shape[3]), (..., slice(c.shape[3]))),
-    "second-half-of-head-dim": lambda c: _inside(c, (*c.shape[:3], 2 * c.shape[3]), (..., slice(c.shape[3], None))),
     "odd-slice-of-head-dim": lambda c: _inside(c, (*c.shape[:3], c.shape[3] + 24), (..., slice(8, 8 + c.shape[3]))),
-    "every-second-component": lambda c: _inside(c, (*c.shape[:3], 2 * c.shape[3]), (..., slice(0, None, 2))),
     "sequence-major": lambda c: c.permute(2, 0, 1, 3).contiguous().permute(1, 2, 0, 3),
     "component-major": lambda c: c.transpose(2, 3).contiguous().transpose(2, 3),
     "storage-offset": lambda c: torch.cat([c.new_full((5,), torch.nan), c.flatten()])[5:].view(c.shape),
