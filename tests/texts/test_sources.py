@@ -66,10 +66,11 @@ def test_bytes_that_are_no_text_are_named(content: bytes, message: str, tmp_path
 
 
 def test_json_lines_have_a_document_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "PIECE", 20)  # shorter than lines
     lines = [json.dumps({"id": 1, "body": "one\ntwo"}), "", json.dumps({"body": "drei\u2028vier"}, ensure_ascii=False)]
-    (tmp_path / "a.jsonl").write_text("\r\n".join(lines) + "\n", encoding="utf-8")
-    assert read(tmp_path / "a.jsonl", field="body") == ["one\ntwo", "drei\u2028vier"]
+    (tmp_path / "a.jsonl").write_text("\r\n".join(lines), encoding="utf-8")
+    for piece in (20, sources.PIECE):  # the first is shorter than a line
+        monkeypatch.setattr(sources, "PIECE", piece)
+        assert read(tmp_path / "a.jsonl", field="body") == ["one\ntwo", "drei\u2028vier"]
 
 
 @pytest.mark.parametrize(
