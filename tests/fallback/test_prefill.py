@@ -99,6 +99,19 @@ def test_chunks_equal_one_shot(options: dict[str, Any], cuts: tuple[int, ...]) -
         assert torch.equal(part.kept, stats.kept[:, :, first:last])
 
 
+@pytest.mark.parametrize("wrong", [torch.nan, INF, -INF])
+def test_a_v_row_that_is_not_finite_spoils_those_that_keep_it_alone(wrong: float) -> None:
+    given = prompt()
+    given["value"][0, 0, 5, 3] = wrong
+    out, spoilt = (
+        prefill_attention(**given | {"threshold_per_row": torch.full((2, 4, 24), -INF)}),
+        torch.zeros(2, 4, 24),
+    )
+    spoilt[0, :2, 5:] = 1
+    assert torch.equal(out.isnan().all(-1), spoilt.bool())
+    assert torch.equal(out.isfinite().all(-1), ~spoilt.bool())
+
+
 def test_many_rows_equal_decode_steps() -> None:
     """More rows than are scored at a time."""
     given = prompt(n=600)
