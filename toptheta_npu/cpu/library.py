@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -73,11 +74,13 @@ def _load(path: str) -> ctypes.CDLL:
         remedy = "install toptheta_npu again"
         raise TopThetaBackendError("CPU kernel", f"arguments of {_SIZE} bytes", str(size()), remedy)
     packed, address, strides = ctypes.c_char_p, ctypes.c_void_p, [ctypes.c_int64] * 3
-    for entry, arguments in (
-        (library.toptheta_incremental_attention, [packed]),
-        (library.toptheta_page_sums, [packed, packed, address]),
-        (library.toptheta_decode_layer, [packed, packed, address, *strides, address]),
-        (library.toptheta_round_rows, [packed]),
-    ):
+    entries: dict[str, list[Any]] = {
+        "incremental_attention": [packed],
+        "page_sums": [packed, packed, address],
+        "decode_layer": [packed, packed, address, *strides, address],
+        "round_rows": [packed],
+    }
+    for name, arguments in entries.items():
+        entry = getattr(library, f"toptheta_{name}")
         entry.argtypes, entry.restype = arguments, ctypes.c_int32
     return library
