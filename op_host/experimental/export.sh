@@ -19,7 +19,7 @@ mkdir -p "$folder"/{docs,examples,op_host,op_kernel,tests/ut}
 cp "$root"/op_kernel/*.h "$root"/op_kernel/*.cpp "$folder/op_kernel"
 cp "$root"/op_host/*.h "$root"/op_host/*.cpp "$root/op_host/experimental/CMakeLists.txt" "$folder/op_host"
 cp "$root/examples/test_aclnn_$operator.cpp" "$folder/examples"
-cp -r "$root"/tests/ut/op_{api,host} "$folder/tests/ut" # and not the stand-ins for what is there
+cp -r "$root"/tests/ut/op_{api,host,kernel} "$folder/tests/ut" # and not the stand-ins for what is there
 echo 'add_subdirectory(ut)' >"$folder/tests/CMakeLists.txt"
 echo 'add_subdirectory(op_host)' >"$folder/tests/ut/CMakeLists.txt"
 cp "$root/LICENSE" "$folder"

@@ -8,11 +8,13 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
 
 from emulator.acl import build_libraries, install_torch_npu, make_op_package, read_project
 from emulator.acl.libraries import acl_options
+from emulator.ascendc.build import build_kernel
 from emulator.compile_cache import default_compiler, run_compiler
-from toptheta_host_model import OPERATOR, PROJECT_FILE
+from toptheta_host_model import OPERATOR, PROJECT_FILE, kernel_for
 
 _FOLDER = Path(__file__).resolve().parent
 _EMULATOR = _FOLDER.parents[1] / "emulator"
@@ -63,6 +65,13 @@ def op_host(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def op_kernel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    program = tmp_path_factory.mktemp("ut") / "op_kernel"
+    _build("op_kernel", program, f"-I{_EMULATOR / 'ascendc'}", *_linked(build_kernel(kernel_for(torch.bfloat16))))
+    return program
+
+
+@pytest.fixture(scope="module")
 def op_api(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ut")
     install_torch_npu()
@@ -78,6 +87,11 @@ def op_api(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", _names("op_host"))
 def test_op_host(name: str, op_host: Path) -> None:
     _run(op_host, name)
+
+
+@pytest.mark.parametrize("name", _names("op_kernel"))
+def test_op_kernel(name: str, op_kernel: Path) -> None:
+    _run(op_kernel, name)
 
 
 @pytest.mark.parametrize("name", _names("op_api"))
