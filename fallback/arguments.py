@@ -1,7 +1,8 @@
 """The arguments of a decode step: one table, and the object that carries them from the public functions to a backend.
 
 `schemas` puts them in a row for the registered operators and the public functions; in their own rooms the packing for
-the native CPU kernel and the parameters of the aclnn function are made from it. Tests compare C++ and pages with it.
+the native CPU kernel, the parameters of the aclnn function and the nodes of a GE graph are made from it. Tests compare
+C++ and pages with it.
 """
 
 from __future__ import annotations
