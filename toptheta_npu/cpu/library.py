@@ -31,10 +31,10 @@ ARGUMENTS = struct.Struct("@" + _WORDS)
 #: The words that are addresses: of the tensors in the order of `fallback.arguments.Arguments`, then of the outputs.
 POINTERS = tuple(word for word, kind in enumerate(_WORDS) if kind == "P")
 #: struct PageSumsOfLayer, WrittenRows, and what is behind these and Arguments in DecodingLayer and DecodingRows.
-SUMS_OF_LAYER, WRITTEN_ROWS = struct.Struct("@5qP4qP"), struct.Struct("@3qP" + 2 * _INTEGERS + "2qP")
+SUMS_OF_LAYER, WRITTEN_ROWS = struct.Struct("@5qP4qP" + _SCALES), struct.Struct("@3qP" + 2 * _INTEGERS + "2qP")
 REST_OF_LAYER, REST_OF_ROWS = struct.Struct("@2Pq"), struct.Struct("@2q" + _INTEGERS + "4P")
 #: struct RowsToRound.
-ROWS_TO_ROUND = struct.Struct("@P8q2P3qP3q")
+ROWS_TO_ROUND = struct.Struct("@P8q2P3qP3qP2q")
 _SIZE = sum(each.size for each in (ARGUMENTS, SUMS_OF_LAYER, REST_OF_LAYER, WRITTEN_ROWS, REST_OF_ROWS, ROWS_TO_ROUND))
 _LIBRARIES: dict[torch.dtype, ctypes.CDLL] = {}
 RUN_IN_PARALLEL = threads.run_in_parallel()
@@ -74,13 +74,12 @@ def _load(path: str) -> ctypes.CDLL:
         remedy = "install toptheta_npu again"
         raise TopThetaBackendError("CPU kernel", f"arguments of {_SIZE} bytes", str(size()), remedy)
     packed, address, strides = ctypes.c_char_p, ctypes.c_void_p, [ctypes.c_int64] * 3
-    entries: dict[str, list[Any]] = {
-        "incremental_attention": [packed],
-        "page_sums": [packed, packed, address],
-        "decode_layer": [packed, packed, address, *strides, address],
-        "round_rows": [packed],
-    }
-    for name, arguments in entries.items():
-        entry = getattr(library, f"toptheta_{name}")
+    entries: tuple[tuple[Any, list[Any]], ...] = (
+        (library.toptheta_incremental_attention, [packed]),
+        (library.toptheta_page_sums, [packed, packed, address]),
+        (library.toptheta_decode_layer, [packed, packed, address, *strides, address]),
+        (library.toptheta_round_rows, [packed]),
+    )
+    for entry, arguments in entries:
         entry.argtypes, entry.restype = arguments, ctypes.c_int32
     return library
