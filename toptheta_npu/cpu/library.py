@@ -31,10 +31,10 @@ ARGUMENTS = struct.Struct("@" + _WORDS)
 #: The words that are addresses: of the tensors in the order of `fallback.arguments.Arguments`, then of the outputs.
 POINTERS = tuple(word for word, kind in enumerate(_WORDS) if kind == "P")
 #: struct PageSumsOfLayer, WrittenRows, and what is behind these and Arguments in DecodingLayer and DecodingRows.
-SUMS_OF_LAYER, WRITTEN_ROWS = struct.Struct("@5qP4qP" + _SCALES), struct.Struct("@3qP" + 2 * _INTEGERS + "2qP")
+SUMS_OF_LAYER, WRITTEN_ROWS = struct.Struct("@5qP4qP"), struct.Struct("@3qP" + 2 * _INTEGERS + "2qP")
 REST_OF_LAYER, REST_OF_ROWS = struct.Struct("@2Pq"), struct.Struct("@2q" + _INTEGERS + "4P")
 #: struct RowsToRound.
-ROWS_TO_ROUND = struct.Struct("@P8q2P3qP3qP2q")
+ROWS_TO_ROUND = struct.Struct("@P8q2P3qP3q")
 _SIZE = sum(each.size for each in (ARGUMENTS, SUMS_OF_LAYER, REST_OF_LAYER, WRITTEN_ROWS, REST_OF_ROWS, ROWS_TO_ROUND))
 _LIBRARIES: dict[torch.dtype, ctypes.CDLL] = {}
 RUN_IN_PARALLEL = threads.run_in_parallel()
