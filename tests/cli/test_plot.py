@@ -44,8 +44,6 @@ def test_a_file_of_something_else_is_refused(results: str, capsys: pytest.Captur
     assert not Path("figures").exists()
 
 
-
-
 def test_drawing_leaves_the_caller_s_backend_and_figures_alone(tmp_path: Path) -> None:
     code = (
         "from toptheta_npu.evaluation.figures.plots import save_plots\n"

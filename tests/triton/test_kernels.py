@@ -65,6 +65,16 @@ def _assert_operators_equal_the_oracle(case: Case, by_sample: bool) -> None:
         assert_parts_merge(inputs, [partial], [keys_of_part(inputs)], largest)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_row_of_one_int8_key_is_as_exact_as_the_output(dtype: str) -> None:
+    """Its weight is its scale, which 16 bits round."""
+    case = Case(
+        "random", dtype=dtype, paged="4d", block_size=16, heads=1, kv_heads=1, head_dim=16, lengths=(1,), sdc="exact",
+        keep=0.01, int8="both", scales="token",
+    )  # fmt: skip
+    _assert_operators_equal_the_oracle(case, by_sample=False)
+
+
 @pytest.mark.parametrize("case_id", ["ragged", "paged-4d", "post-bf16-mixed", "sampled-sink"])
 def test_a_row_alone_has_the_bits_that_it_has_in_a_batch(case_id: str) -> None:
     inputs = make_inputs(_BY_ID[case_id])

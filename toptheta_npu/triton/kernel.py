@@ -18,7 +18,6 @@ from .kernel_parts import (
     LOG2E,
     NEG_INF,
     add_sink,
-    dot_product,
     load_query,
     load_rows,
     locate,
@@ -27,6 +26,7 @@ from .kernel_parts import (
     rescale,
     scores_of,
     split_row,
+    sum_of_rows,
     times_scales,
     visible_keys,
 )
@@ -218,7 +218,8 @@ def attend(QUERY, KEY, VALUE, KEY_SCALE, VALUE_SCALE, THRESHOLD, LENGTHS, STARTS
                 kept += tl.sum(keep.to(tl.int32), axis=1)
                 weight = times_scales(weight, VALUE_SCALE, place, row, kv_head, inside, value_scale_b, value_scale_h,
                                       value_scale_n, VALUE_BY_CHANNEL)  # fmt: skip
-                sums += dot_product(weight.to(value.dtype), value, VALUE_PRECISION, WIDE)
+                sums += sum_of_rows(weight, value, VALUE_PRECISION, WIDE,
+                                    VALUE_SCALE is not None and not VALUE_BY_CHANNEL)  # fmt: skip
             of_split = (unit * SPLITS_PAD + split) * (HEADS * TOKENS) + r
             tl.store(SUMS + of_split.to(tl.int64)[:, None] * D_PAD + element[None, :], sums, mask=real[:, None])
             tl.store(MAXIMUM + of_split, maximum, mask=real)

@@ -108,6 +108,24 @@ def dot_product(x, y, PRECISION: tl.constexpr, WIDE: tl.constexpr):
 
 
 @triton.jit
+def sum_of_rows(weight, value, PRECISION: tl.constexpr, WIDE: tl.constexpr, SCALED: tl.constexpr):
+    """Add up V rows [keys, D] by weights [R, keys] in float32. SCALED: the weights have the scales of int8 rows in them.
+
+    Such weights are the sum of two 16-bit numbers, since one alone is less exact than the output's dtype: a row by
+    itself would show it. They are brought near 1 first, as products with small scales leave the range of float16.
+    """
+    if SCALED:
+        largest = tl.max(tl.max(weight, axis=1), axis=0)
+        unit = tl.where(largest > 0.0, tl.exp2(-tl.floor(tl.log2(largest))), 1.0)
+        weight *= unit
+        high = weight.to(value.dtype)
+        low = (weight - high.to(tl.float32)).to(value.dtype)
+        return (dot_product(high, value, PRECISION, WIDE) + dot_product(low, value, PRECISION, WIDE)) / unit
+    else:
+        return dot_product(weight.to(value.dtype), value, PRECISION, WIDE)
+
+
+@triton.jit
 def scores_of(query, key, scale, PRECISION: tl.constexpr, WIDE: tl.constexpr):
     """Compute a = scale q·k [R, keys]."""
     return dot_product(query.to(key.dtype), tl.trans(key), PRECISION, WIDE) * scale

@@ -152,5 +152,3 @@ def table_conclusion(output: Path, table: ThresholdTable, seconds: float) -> lis
         f"Next: with toptheta_npu.sparsify(model, {load}, {aim}): model.generate(...)",
         f"      toptheta inspect {shlex.quote(str(output))}",
     ]
-
-
