@@ -15,11 +15,13 @@ TABLE = torch.tensor([[2, 3, 1, -1], [4, 5, 6, 7], [4, 5, 8, -9], [-1, -1, -1, -
 LENGTHS = torch.tensor([20, 32, 18, 0])
 
 
-def both(cache: torch.Tensor, rows: int, steps: list[NewRows]) -> list[list[torch.Tensor]]:
+def both(
+    cache: torch.Tensor, rows: int, steps: list[NewRows], scale: torch.Tensor | None = None
+) -> list[list[torch.Tensor]]:
     """The means of every step, and the sums after it, by either form."""
     found = []
     for backend in ("native", "fallback"):
-        sums = PageSums(BLOCKS, BLOCK_SIZE, HEADS, cache.shape[3], "cpu", rows)
+        sums = PageSums(BLOCKS, BLOCK_SIZE, HEADS, cache.shape[3], "cpu", rows, scale)
         with toptheta_npu.use_backend(backend, device="cpu"):  # type: ignore[arg-type]
             means = [sums.means(cache, step) for step in steps]
         # the last one, of no piece, is not the native form's
@@ -42,6 +44,17 @@ def test_both_forms_say_the_same(dtype: torch.dtype) -> None:
                 native, plain = both(cache, rows, [prompt, token])
                 assert all(map(torch.equal, native, plain))
                 assert native[1].abs().sum() > 0
+
+
+def test_int8_values_are_added_times_their_scales_whichever_form_other_caches_have() -> None:
+    """Scales are powers of two, so that sums are exact in any order."""
+    cache = torch.randint(-128, 128, (BLOCKS, HEADS, BLOCK_SIZE, 31), dtype=torch.int8)
+    scale = 2.0 ** torch.randint(-4, 3, (HEADS, 31))
+    steps = [NewRows(TABLE, LENGTHS, torch.tensor([0, 20, 52, 70, 70])), NewRows(TABLE, LENGTHS)]
+    expected, _ = both(cache * scale[:, None], 2, steps)
+    assert expected[1].abs().sum() > 0
+    for found in both(cache, 2, steps, scale):
+        assert all(map(torch.equal, found, expected))
 
 
 def test_rows_past_the_end_are_not_added() -> None:

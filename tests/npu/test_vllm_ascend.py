@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.serving.ascend_engine import HEAD_DIM, HEADS, Served, ngrams, save_table
+from tests.serving.ascend_engine import HEAD_DIM, HEADS, THETA, Served, ngrams, save_table
 from tests.serving.ascend_parts import common_metadata
 from toptheta_npu import TopThetaNotImplementedError
 from toptheta_npu.vllm.ascend_drafts import is_capturing
@@ -97,6 +97,35 @@ def test_drafts_are_verified_by_the_kernel(tmp_path: Path, vmc: bool) -> None:
     assert (totals.draft_tokens, totals.thresholded_tokens) == (45, 45)
     assert totals.decode_tokens == 45 + 7
     assert totals.rows == 2 * totals.decode_tokens
+
+
+#: Scores nearer to their thresholds than this may fall on either side: the kernel rounds q times the scales to float16.
+ROUNDING = 2e-3
+
+
+class Moved(Served):
+    """What has to come out with thresholds a little higher and lower, too: [3, T, Hq, D]."""
+
+    def expected(self, *step: Any) -> Tensor:
+        found = []
+        for self.theta in (THETA - ROUNDING, THETA, THETA + ROUNDING):
+            found.append(super().expected(*step))
+        return torch.stack(found)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_steps_over_int8_caches_run_through_the_kernel(tmp_path: Path, dtype: torch.dtype) -> None:
+    """Prompts, drafts, plain sequences and dense rows that are few, with the scales of a checkpoint."""
+    table, config = save_table(tmp_path), {"speculative_config": ngrams(4)}
+    served = Moved(table, device="npu", dtype=dtype, block_size=PAGE, blocks=12, c8=True, config=config)
+    for counts, rejected, is_known in DRAFTED:
+        for out, expected in served.step(counts, padded_tokens=2 if len(counts) == 3 else 0):
+            tolerance = 2e-3 if dtype is torch.float16 else 2e-2
+            off = ((out - expected).abs() - tolerance * expected.abs()).amax(-1)  # [3, T, Hq]
+            assert off.amin(0).max() <= tolerance
+            assert (off[1] <= tolerance).float().mean() > 0.9
+        served.reject(*rejected, is_known=is_known)
+    assert [layer.impl.dense_tokens for layer in served.layers.values()] == [[164, 30]] * 2
 
 
 def test_post_softmax_drafts_do_not_reach_the_kernel(tmp_path: Path) -> None:

@@ -14,13 +14,14 @@ from torch import Tensor
 from tests.serving.ascend_parts import (
     AscendAttentionBackendImpl,
     AscendAttentionMetadataBuilder,
+    AscendC8AttentionBackendImpl,
     FullAttentionSpec,
     common_metadata,
     dense_row,
 )
 from toptheta_npu import incremental_attention
 from toptheta_npu.thresholds import ThresholdTable
-from toptheta_npu.vllm import ascend
+from toptheta_npu.vllm import ascend, ascend_c8
 from toptheta_npu.vllm.engine import DENSE
 
 LAYERS, HEADS, KV_HEADS, HEAD_DIM, K = 2, 4, 2, 32, 8
@@ -32,8 +33,14 @@ class OurImpl(ascend.Impl, AscendAttentionBackendImpl):
     """As `install` puts them together."""
 
 
+class OurC8Impl(ascend_c8.C8Impl, ascend.Impl, AscendAttentionBackendImpl):
+    """As `install` puts them together."""
+
+
 class OurBuilder(ascend.Builder, AscendAttentionMetadataBuilder):
     """As `install` puts them together."""
+
+    c8_impl = OurC8Impl
 
 
 class Config:
@@ -89,18 +96,19 @@ def make_impl(impl: type = OurImpl, **changes: Any) -> Any:
 class Served:
     """Two layers, their caches, and buffers that every step fills anew, as the model runner does.
 
-    ``side_by_side``: the values of a page lie behind its keys.
+    ``side_by_side``: the values of a page lie behind its keys. ``c8``: the cache is int8, with scales of a checkpoint.
     """
 
     def __init__(
         self, table: Path, *, device: str = "cpu", dtype: torch.dtype = torch.float32, block_size: int = 16,
-        batch: int = 4, blocks: int = 64, side_by_side: bool = False,
+        batch: int = 4, blocks: int = 64, side_by_side: bool = False, c8: bool = False,
         impl: dict[str, Any] | None = None, windows: Collection[int] = (), config: dict[str, Any] | None = None,
         **settings: Any,
     ) -> None:  # fmt: skip
         self.device, self.dtype, self.block_size = device, dtype, block_size
         given = {"table": str(table), "k": K, "check_weights": False, "metrics": False, "dense_below": 0} | settings
         self.config = Config(given, device, **(config or {}))
+        self.c8, self.theta = c8, THETA
         self.vmc = settings.get("vmc", True)
         heads_first = os.environ.get("VLLM_KV_CACHE_LAYOUT") in ("HND", "LBHNC")
         page = (KV_HEADS, block_size) if heads_first else (block_size, KV_HEADS)
@@ -123,8 +131,18 @@ class Served:
         self._random = torch.Generator().manual_seed(0)
 
     def _layer(self, shape: tuple[int, ...], impl: dict[str, Any]) -> SimpleNamespace:
-        caches = torch.full(shape, torch.nan, dtype=self.dtype, device=self.device).unbind(self._kinds_at)
-        return SimpleNamespace(impl=make_impl(**impl), kv_cache=caches)
+        if not self.c8:
+            caches = torch.full(shape, torch.nan, dtype=self.dtype, device=self.device).unbind(self._kinds_at)
+            return SimpleNamespace(impl=make_impl(**impl), kv_cache=caches)
+        caches = torch.full(shape, -128, dtype=torch.int8, device=self.device).unbind(self._kinds_at)
+        layer = SimpleNamespace(impl=make_impl(**impl), kv_cache=caches)
+        layer.impl.__class__ = AscendC8AttentionBackendImpl
+        draw = torch.Generator().manual_seed(len(self.layers))
+        for kind in "kv":
+            scale = (torch.rand(KV_HEADS * HEAD_DIM, generator=draw) + 1) / 64  # some rows are cut
+            setattr(layer, f"{kind}_cache_scale", torch.nn.Parameter(scale.to(self.device), requires_grad=False))
+            setattr(layer, f"{kind}_cache_offset", torch.nn.Parameter(0 * scale.to(self.device), requires_grad=False))
+        return layer
 
     def draw(self, tokens: int, heads: int) -> Tensor:
         """Random rows [tokens, heads, D] on the CPU, rounded to the engine's dtype."""
@@ -166,7 +184,11 @@ class Served:
 
     def note(self, counts: list[int], layer: int, key: Tensor, value: Tensor) -> None:
         """Keeps the new rows of a layer for `expected`."""
-        parts = (rows[: sum(counts)].split(counts) for rows in (key, value))
+        rows_of = [rows[: sum(counts)] for rows in (key, value)]
+        if self.c8:
+            of = list(self.layers.values())[layer]
+            rows_of = [_rounded(*pair) for pair in zip(rows_of, (of.k_cache_scale, of.v_cache_scale), strict=True)]
+        parts = (rows.split(counts) for rows in rows_of)
         for index, new in enumerate(zip(*parts, strict=True)):
             old = self.rows[index][layer]
             self.rows[index][layer] = tuple(torch.cat(pair) for pair in zip(old, new, strict=True))  # type: ignore[assignment]
@@ -204,7 +226,13 @@ class Served:
         return torch.stack([*rows, *torch.zeros(len(query) - len(rows), HEADS, HEAD_DIM).to(query)])
 
     def _sparse_row(self, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        theta = torch.full((HEADS,), THETA if len(keys) > K else -torch.inf)
+        theta = torch.full((HEADS,), self.theta if len(keys) > K else -torch.inf)
         whole = (rows.float().transpose(0, 1)[None] for rows in (keys, values))
         mean = values.float().mean(0)[None] if self.vmc else None
         return incremental_attention(query.float()[None, :, None], *whole, theta, value_mean=mean)[0, :, 0]
+
+
+def _rounded(rows: Tensor, scale: Tensor) -> Tensor:
+    """What int8 makes of rows [T, Hkv, D]."""
+    beside = scale.cpu().view(KV_HEADS, HEAD_DIM).double()
+    return ((rows.double() / beside).round().clamp(-127, 127) * beside).float()

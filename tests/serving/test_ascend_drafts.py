@@ -46,19 +46,20 @@ SCHEDULE: list[tuple[list[int], list[int], bool]] = [
 ]
 
 
+@pytest.mark.parametrize("c8", [False, True])
 @pytest.mark.parametrize("vmc", [False, True])
 @pytest.mark.parametrize("seen", [True, False])
 def test_each_token_is_the_step_that_it_would_be_alone(
-    table: Path, seen: bool, vmc: bool, monkeypatch: pytest.MonkeyPatch
+    table: Path, seen: bool, vmc: bool, c8: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Several numbers of drafts beside prompts and plain sequences, over ends of pages, and after rejections."""
     if not seen:  # as on a device
         monkeypatch.setattr("toptheta_npu.vllm.page_sums.host_can_read", lambda tensor: False)
-    served = serve(table, vmc=vmc, metrics=True)
+    served = serve(table, vmc=vmc, c8=c8, metrics=True)
     for counts, rejected, is_known in SCHEDULE:
         assert_right(served.step(counts, padded_tokens=2 if len(counts) == 3 else 0))
         served.reject(*rejected, is_known=is_known)
-    assert dense_tokens(served) == [[39, 40, 3]] * LAYERS
+    assert dense_tokens(served) == ([[39, 40]] if c8 else [[39, 40, 3]]) * LAYERS
     totals = served.builder._engine.metrics.totals()
     drafted = sum(count for counts, _, _ in SCHEDULE[1:] for count in counts if 1 < count <= 1 + DRAFTS)
     assert (totals.draft_tokens, totals.thresholded_tokens) == (drafted, drafted - 3)
@@ -72,6 +73,15 @@ def test_means_are_right_where_drafts_fill_pages(table: Path, monkeypatch: pytes
     for rejected in ((1, 3), (3, 0), (0, 2), (2, 1)):
         assert_right(served.step([4, 4]))
         served.reject(*rejected)
+
+
+def test_verified_rows_of_an_int8_cache_are_not_computed_densely_first(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = serve(table, c8=True)
+    served.step([40, 21])
+    monkeypatch.setattr("toptheta_npu.vllm.ascend_c8.attend_to_all", lambda *_: pytest.fail("dense rows"))
+    assert_right(served.step([4, 2, 20]))
 
 
 def test_padding_has_no_keys_and_no_tokens() -> None:
@@ -113,14 +123,16 @@ def test_a_sequence_goes_on_by_what_the_host_knows(table: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("vmc", [False, True])
+@pytest.mark.parametrize("c8", [False, True])
 @torch._dynamo.config.patch(error_on_recompile=True)
-def test_a_traced_step_of_drafts_serves_other_sequences(table: Path, vmc: bool) -> None:
+def test_a_traced_step_of_drafts_serves_other_sequences(table: Path, vmc: bool, c8: bool) -> None:
     """As a captured one: each sequence has as many new tokens, some of which are rejected, and some have none."""
     torch._dynamo.reset()
-    served = serve(table, graphs="FULL_DECODE_ONLY", vmc=vmc)
+    served = serve(table, graphs="FULL_DECODE_ONLY", vmc=vmc, c8=c8)
     served.step([40, 15, 30, 2])
     layer, tokens = next(iter(served.layers.values())), 4 * (1 + DRAFTS)
     query, out = torch.zeros(tokens, HEADS, HEAD_DIM), torch.zeros(tokens, HEADS, HEAD_DIM)
+    new_rows = torch.zeros(2, tokens, KV_HEADS, HEAD_DIM)
     lengths = torch.full((4,), 1 + DRAFTS, dtype=torch.int32)  # as vllm-ascend has them at a capture
     common = common_metadata(
         [1 + DRAFTS] * 4, served.lengths, served.table, served.slots[:tokens], host_lengths=lengths
@@ -129,16 +141,20 @@ def test_a_traced_step_of_drafts_serves_other_sequences(table: Path, vmc: bool) 
 
     @torch.compile(backend="eager", fullgraph=True, dynamic=False)
     def attend() -> None:
-        layer.impl.forward_impl(query, None, None, layer.kv_cache, metadata, out)
+        if c8:
+            layer.impl.forward(layer, query, *new_rows, layer.kv_cache, metadata, out)
+        else:
+            layer.impl.forward_impl(query, *new_rows, layer.kv_cache, metadata, out)
 
     for step in range(18):
         counts = [1 + DRAFTS] * (2 + step % 3)
         taken = sum(counts)
         served.prepare(counts)
         new = [served.draw(taken, heads) for heads in (HEADS, KV_HEADS, KV_HEADS)]
-        query[:taken] = new[0]
+        query[:taken], new_rows[0, :taken], new_rows[1, :taken] = new
         served.note(counts, 0, *new[1:])
-        layer.impl.reshape_and_cache(*new[1:], layer.kv_cache, served.slots[:tokens])
+        if not c8:
+            layer.impl.reshape_and_cache(*new[1:], layer.kv_cache, served.slots[:tokens])
         attend()
         torch.testing.assert_close(out[:taken], served.expected(0, counts, new[0]), atol=2e-6, rtol=1e-5)
         assert (out[taken:] == 0).all()

@@ -24,11 +24,13 @@ import torch
 from torch import Tensor
 
 from ..errors import TopThetaBackendError, TopThetaNotImplementedError
+from .ascend_c8 import C8Impl, take_over
 from .ascend_drafts import check_rows, going_on, is_capturing, limit_drafts
+from .ascend_metadata import of_sequences
 from .ascend_signatures import DISTRIBUTION, check_parameters, known_versions, layout_of, record
 from .engine import DENSE, EngineLayers, check_covered, check_engine
 from .layers import LayerRule
-from .layouts import Layout, Pages, view_pages
+from .layouts import Antiquant, Layout, Pages, view_pages
 from .settings import Settings, read_settings
 from .steps import STEP, Step, attend
 from .versions import check_version
@@ -102,6 +104,7 @@ class Impl:
             )
         self.rule: LayerRule | str | None = None
         self.layout: Layout = layout_of(self)
+        self.antiquant: Antiquant | None = None
         self._pages: tuple[Any, Pages] | None = None  # and of which cache
 
     def _bind(self, kv_cache: Any) -> None:
@@ -111,11 +114,12 @@ class Impl:
             TopThetaNotImplementedError: as `view_pages`.
         """
         known = self._pages is not None and self._pages[0] is kv_cache
-        if known or not isinstance(self.rule, LayerRule):
+        if known or (self.rule is DENSE and self.antiquant is None):
             return
-        pages = view_pages(kv_cache, self.layout, self.num_kv_heads, self.head_size)
+        pages = view_pages(kv_cache, self.layout, self.num_kv_heads, self.head_size, self.antiquant)
         self._pages = kv_cache, pages
-        self.rule = dataclasses.replace(self.rule, page_sums=None).with_pages(pages)
+        if isinstance(self.rule, LayerRule):
+            self.rule = dataclasses.replace(self.rule, page_sums=None).with_pages(pages)
 
     def forward_impl(
         self, query: Tensor, key: Tensor, value: Tensor, kv_cache: Any, attn_metadata: Any, output: Tensor
@@ -135,7 +139,7 @@ class Impl:
         rule = self.rule
         if rule is DENSE:
             return self._their_attention(query, key, value, kv_cache, attn_metadata, output)
-        step, (keys, values) = self._prepared(attn_metadata)
+        step, (keys, values, _) = self._prepared(attn_metadata)
         assert isinstance(rule, LayerRule)
         shape = (-1, self.num_heads, self.head_size)
         dense = len(step.several) > 0 and rule.prefill == "dense"
@@ -147,7 +151,7 @@ class Impl:
             parts = (None if rows is None else rows[tokens] for rows in (query, key, value))
             out = torch.empty_like(output[tokens])
             if step.dense is None:
-                step.dense = _of_several(attn_metadata, step)
+                step.dense = of_sequences(attn_metadata, step, step.several, tokens)
             output[tokens] = self._their_attention(*parts, kv_cache, step.dense, out)
         attend(step, query.view(shape), keys, values, rule, output.view(shape))
         output[attn_metadata.num_actual_tokens :] = 0  # padding, with which vLLM goes on to compute
@@ -177,7 +181,13 @@ class Impl:
 
 
 class Builder:
-    """Stands before ``AscendAttentionMetadataBuilder``: gives layers their rules, and every step its rows."""
+    """Stands before ``AscendAttentionMetadataBuilder``: gives layers their rules, and every step its rows.
+
+    Attributes:
+        c8_impl: for layers whose cache is int8.
+    """
+
+    c8_impl: type
 
     def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device) -> None:
         theirs: Any = super()
@@ -188,6 +198,9 @@ class Builder:
             return
         forward_context = vllm_config.compilation_config.static_forward_context
         self._layers = {name: forward_context[name] for name in layer_names}
+        parallel = vllm_config.parallel_config
+        ranks = parallel.tensor_parallel_size
+        take_over(self._layers, self.c8_impl, parallel.rank % ranks, ranks)
         _check_layers(self._layers)
         self._engine = EngineLayers.of(settings, vllm_config, device)
         limit_drafts(self._engine, max(layer.impl.num_heads for layer in self._layers.values()))
@@ -258,7 +271,8 @@ def _replace_classes() -> None:
     backend = attention_v1.AscendAttentionBackend
     their_impl, their_builder = attention_v1.AscendAttentionBackendImpl, attention_v1.AscendAttentionMetadataBuilder
     our_impl = type(f"TopTheta{their_impl.__name__}", (Impl, their_impl), {})
-    our_builder = type(f"TopTheta{their_builder.__name__}", (Builder, their_builder), {})
+    our_c8_impl = type(f"TopThetaC8{their_impl.__name__}", (C8Impl, Impl, their_impl), {})
+    our_builder = type(f"TopTheta{their_builder.__name__}", (Builder, their_builder), {"c8_impl": our_c8_impl})
     choose_impl, choose_builder = backend.get_impl_cls, backend.get_builder_cls
 
     @wraps(choose_impl)
@@ -287,7 +301,7 @@ def _check_layers(layers: Mapping[str, Any]) -> None:
         if not isinstance(layer.impl, Impl):
             raise TopThetaBackendError(
                 DISTRIBUTION, f"Top-Theta's implementation in {name}", type(layer.impl).__name__,
-                "other backends and quantised caches, C8 among them, are not covered; leave Top-Theta out",
+                "other backends, and caches quantised otherwise than by C8, are not covered; leave Top-Theta out",
             )  # fmt: skip
 
 
@@ -338,27 +352,6 @@ def _step(common: Any, metadata: Any, verify_tokens: int, is_captured: bool) -> 
     if verify_tokens > 1:
         goes_on = np.ones(sequences, dtype=bool) if is_captured else going_on(metadata, starts)
     return Step.of(starts, lengths, table, verify_tokens=verify_tokens, goes_on=goes_on, is_captured=is_captured)
-
-
-def _of_several(metadata: Any, step: Step) -> Any:
-    """Cut vllm-ascend's metadata of a step down to the sequences that are dense."""
-    chosen, counts = step.several, torch.from_numpy(step.counts)
-    starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)]).int()
-    return dataclasses.replace(
-        metadata,
-        num_actual_tokens=len(step.dense_tokens),
-        num_decode_tokens=0,
-        num_prefills=len(chosen),
-        num_decodes=0,
-        seq_lens=metadata.seq_lens[chosen],
-        seq_lens_cpu=metadata.seq_lens_cpu[chosen],
-        seq_lens_list=metadata.seq_lens_cpu[chosen].tolist(),
-        actual_seq_lengths_q=starts[1:].tolist(),
-        query_start_loc=starts.to(metadata.query_start_loc.device),
-        max_query_len=int(counts.max()),
-        block_tables=metadata.block_tables[chosen.to(metadata.block_tables.device)],
-        slot_mapping=metadata.slot_mapping[step.dense_tokens],
-    )
 
 
 def _unprepared(expected: str, got: str) -> TopThetaBackendError:

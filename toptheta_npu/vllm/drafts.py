@@ -134,6 +134,18 @@ class SplitSequences:
         return NewRows(block_table.index_select(0, self.sequences), lengths, self.query_start_loc, most_in_a_row=most)
 
 
+def tokens_of(starts: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    """List the new tokens of some sequences [P] of a step, by the first of every sequence and their number.
+
+    Example:
+        >>> tokens_of(np.array([0, 1, 4, 6]), np.array([0, 2])).tolist()
+        [0, 4, 5]
+    """
+    counts = np.diff(starts)[chosen]
+    tokens: np.ndarray = np.arange(counts.sum()) + np.repeat(starts[chosen] - (counts.cumsum() - counts), counts)
+    return tokens
+
+
 def copy_indices_to_device(device: torch.device, *numbers: np.ndarray) -> tuple[Tensor, ...]:
     """Copy lists of numbers to a device at once: int64 each.
 

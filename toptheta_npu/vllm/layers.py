@@ -18,7 +18,7 @@ from ..errors import TopThetaNotImplementedError, TopThetaValueError
 from ..thresholds import ThresholdsAtK, ThresholdTable
 from ..thresholds.fingerprint import differences
 from ..thresholds.uniform import UniformLookup
-from .layouts import Pages
+from .layouts import Antiquant, Pages
 from .metrics import Counters
 from .page_sums import NewRows, PageSums
 from .settings import Settings
@@ -167,6 +167,7 @@ class LayerRule:
         scale: factor of q·k.
         sdc, sdc_gamma, prefill: as in the settings.
         vmc: give the discarded mass back as the mean V row.
+        antiquant: the scales of its cache, once there is one; None: it is not int8.
         page_sums: the V sums of its cache, once there is one; only with ``vmc``.
     """
 
@@ -178,6 +179,7 @@ class LayerRule:
     sdc_gamma: float = 0.05
     prefill: PrefillMode = "dense"
     vmc: bool = False
+    antiquant: Antiquant | None = None
     page_sums: PageSums | None = None
 
     def options(self, lengths: Tensor) -> dict[str, Any]:
@@ -193,11 +195,13 @@ class LayerRule:
 
     def with_pages(self, pages: Pages) -> LayerRule:
         """Return the rule for its cache, with V sums if it needs any; itself if it has one."""
-        if self.page_sums is not None or not self.vmc:
+        if self.page_sums is not None or not (self.vmc or pages.antiquant):
             return self
-        blocks, heads, block_size, head_dim = pages.values.shape
-        sums = PageSums(blocks, block_size, heads, head_dim, pages.values.device)
-        return dataclasses.replace(self, page_sums=sums)
+        sums, scale = None, pages.antiquant and pages.antiquant.value_antiquant_scale
+        if self.vmc:
+            blocks, heads, block_size, head_dim = pages.values.shape
+            sums = PageSums(blocks, block_size, heads, head_dim, pages.values.device, scale=scale)
+        return dataclasses.replace(self, antiquant=pages.antiquant, page_sums=sums)
 
 
 def _in_one(tables: Sequence[Tensor]) -> Tensor:

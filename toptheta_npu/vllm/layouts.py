@@ -8,6 +8,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from .._checks import DTYPES, KERNEL_DTYPES, KERNEL_PAGE_ROWS, KERNEL_STEP, NPU
@@ -37,14 +38,30 @@ class Layout(Enum):
         return self in (Layout.SPLIT, Layout.SPLIT_HND)
 
 
+class Antiquant(NamedTuple):
+    """The scales of an int8 cache and their kinds, by the names of the operator's arguments."""
+
+    key_antiquant_scale: Tensor
+    value_antiquant_scale: Tensor
+    key_antiquant_mode: int
+    value_antiquant_mode: int
+
+
 class Pages(NamedTuple):
-    """Keys and values [blocks, Hkv, block_size, D], views of the engine's memory with any strides."""
+    """Keys and values [blocks, Hkv, block_size, D], views of the engine's memory with any strides.
+
+    Attributes:
+        antiquant: their scales; None: they are not int8.
+    """
 
     keys: Tensor
     values: Tensor
+    antiquant: Antiquant | None = None
 
 
-def view_pages(kv_cache: Any, layout: Layout, num_key_value_heads: int, head_dim: int) -> Pages:
+def view_pages(
+    kv_cache: Any, layout: Layout, num_key_value_heads: int, head_dim: int, antiquant: Antiquant | None = None
+) -> Pages:
     """View the cache of a layer as pages of keys and of values.
 
     Args:
@@ -52,6 +69,7 @@ def view_pages(kv_cache: Any, layout: Layout, num_key_value_heads: int, head_dim
         layout: that the engine says it has; a shape alone does not tell rows from heads.
         num_key_value_heads: Hkv, of this rank.
         head_dim: D.
+        antiquant: the scales of an int8 cache; None: it is of another dtype.
 
     Raises:
         TopThetaNotImplementedError: it is quantised or lies otherwise, as NZ does, or the NPU kernel cannot read it.
@@ -59,26 +77,26 @@ def view_pages(kv_cache: Any, layout: Layout, num_key_value_heads: int, head_dim
     Example:
         >>> import torch
         >>> cache = torch.arange(2 * 1 * 4 * 32).view(2, 1, 4, 32).half()
-        >>> keys, values = view_pages(cache, Layout.COLUMN_KEYS, 1, 16)
+        >>> keys, values, _ = view_pages(cache, Layout.COLUMN_KEYS, 1, 16)
         >>> keys.shape, keys[1, 0, 0, :2].tolist(), values[1, 0, 0, :2].tolist()
         (torch.Size([2, 1, 4, 16]), [128.0, 132.0], [192.0, 193.0])
     """
     parts = _parts(kv_cache, layout)
     heads_at, width = (2 if layout is Layout.SPLIT else 1), (head_dim if layout.is_split else 2 * head_dim)
     expected = f"{layout.value} with Hkv {num_key_value_heads} and D {head_dim}"
+    dtypes = DTYPES if antiquant is None else (torch.int8,)
     for part in parts:
         fits = part.dim() == 4 and (part.shape[heads_at], part.shape[3]) == (num_key_value_heads, width)
-        if not fits or part.dtype not in DTYPES or (part.shape, part.dtype) != (parts[0].shape, parts[0].dtype):
+        if not fits or part.dtype not in dtypes or (part.shape, part.dtype) != (parts[0].shape, parts[0].dtype):
             got = " and ".join(f"{list(each.shape)} of {each.dtype}" for each in parts)
             raise TopThetaNotImplementedError("kv_cache", expected, got, _REMEDY)
         if (found := _format(part)) not in _BASE_FORMATS:
             raise TopThetaNotImplementedError("kv_cache", expected, f"the private format {found} (29 is NZ)", _REMEDY)
-    if not layout.is_split:
-        pages = _column_keys(parts[0], head_dim)
-    elif heads_at == 1:
-        pages = Pages(*parts)
+    if layout.is_split:
+        keys, values = (part if heads_at == 1 else part.transpose(1, 2) for part in parts)
     else:
-        pages = Pages(*(part.transpose(1, 2) for part in parts))
+        keys, values = _column_keys(parts[0], head_dim)
+    pages = Pages(keys, values, antiquant)
     if pages.keys.device.type == NPU:
         check_kernel_reads(pages)
     return pages
@@ -92,18 +110,17 @@ def check_kernel_reads(pages: Pages) -> None:
     """
     for name, cache in (("keys", pages.keys), ("values", pages.values)):
         *outer, last = cache.stride()
-        if cache.dtype not in KERNEL_DTYPES:
+        step = KERNEL_STEP * 2 // cache.element_size()  # 32 bytes
+        if cache.dtype not in KERNEL_DTYPES and pages.antiquant is None:
             raise _unread(name, "float16 or bfloat16", str(cache.dtype), "serve with dtype='bfloat16' or 'float16'")
         if cache.shape[2] % KERNEL_STEP or cache.shape[2] > KERNEL_PAGE_ROWS:
             expected = f"pages of a multiple of {KERNEL_STEP} rows up to {KERNEL_PAGE_ROWS}"
             raise _unread(name, expected, str(cache.shape[2]), "set block_size=128")
-        if cache.shape[3] % KERNEL_STEP:
-            expected = f"rows of a multiple of {KERNEL_STEP} elements"
+        if cache.shape[3] % step:
+            expected = f"rows of a multiple of {step} elements"
             raise _unread(name, expected, str(cache.shape[3]), "leave Top-Theta out")
-        if last != 1 or any(
-            size > 1 and stride % KERNEL_STEP for size, stride in zip(cache.shape, outer, strict=False)
-        ):
-            expected = f"elements of a row side by side, and strides that are multiples of {KERNEL_STEP}"
+        if last != 1 or any(size > 1 and stride % step for size, stride in zip(cache.shape, outer, strict=False)):
+            expected = f"elements of a row side by side, and strides that are multiples of {step}"
             raise _unread(name, expected, f"strides {list(cache.stride())}", _REMEDY)
 
 
@@ -129,7 +146,7 @@ def _format(part: Tensor) -> int:
     return int(torch_npu.get_npu_format(part))
 
 
-def _column_keys(cache: Tensor, head_dim: int) -> Pages:
+def _column_keys(cache: Tensor, head_dim: int) -> tuple[Tensor, Tensor]:
     blocks, heads, rows, width = cache.shape
     if cache.stride(3) != 1 or (rows > 1 and cache.stride(2) != width):
         raise TopThetaNotImplementedError(
@@ -141,7 +158,7 @@ def _column_keys(cache: Tensor, head_dim: int) -> Pages:
     columns = cache.as_strided((blocks, heads, rows, head_dim), (*outer, 1, rows))
     first_value = cache.storage_offset() + rows * head_dim
     values = cache.as_strided((blocks, heads, rows, head_dim), (*outer, head_dim, 1), first_value)
-    return Pages(columns, values)
+    return columns, values
 
 
 def _unread(name: str, expected: str, got: str, remedy: str) -> TopThetaNotImplementedError:

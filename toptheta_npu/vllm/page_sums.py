@@ -26,6 +26,7 @@ from .._value_checks import check_blocks, check_cache_values, host_can_read
 from ..cpu import page_sums as native
 from ..cpu.operators import check_status
 from ..errors import TopThetaValueError
+from ..fallback.antiquant import dequantise
 
 #: Rows of a piece on a CPU, where a step is done sooner if it reads few rows after the last sum.
 _ROWS_ON_CPU = 32
@@ -44,6 +45,7 @@ class PageSums:
         num_key_value_heads, head_dim: of the cache.
         device: of the cache.
         rows: of a piece, a divisor of ``block_size``; None as above.
+        scale: of the channels of int8 values, float32 [Hkv, D].
 
     Example:
         >>> import torch
@@ -60,12 +62,13 @@ class PageSums:
 
     def __init__(
         self, num_blocks: int, block_size: int, num_key_value_heads: int, head_dim: int, device: torch.device | str,
-        rows: int | None = None,
+        rows: int | None = None, scale: Tensor | None = None,
     ) -> None:  # fmt: skip
         on_cpu = torch.device(device).type == "cpu"
         self._rows = rows or (_ROWS_ON_CPU if on_cpu and block_size % _ROWS_ON_CPU == 0 else block_size)
         self._pieces = block_size // self._rows
         self._shape = (num_blocks, num_key_value_heads, block_size, head_dim)
+        self._scale = None if scale is None else scale[:, None]
         self._packed = b""
         self._packed_for: tuple[Tensor, int] | None = None  # and where it was
         # so that they can be written to outside of an inference mode that holds now
@@ -78,13 +81,13 @@ class PageSums:
         """Make the sums that a step ends, and compute the mean V rows of its sequences with one new token.
 
         Sums are float32. So for a sequence of n rows a mean is at most (rows + n / rows + 2) · 2⁻²⁴ times the mean of
-        |v| off, with the rows of a piece. On a CPU it is one native call where the operators are native. Elsewhere,
-        a step without ``query_start_loc`` reads nothing on the host, and its shapes are constant, if a piece has more
-        rows than ``most_in_a_row``.
+        |v| off, with the rows of a piece. On a CPU it is one native call where the operators are native and the cache
+        is not int8. Elsewhere, a step without ``query_start_loc`` reads nothing on the host, and its shapes are
+        constant, if a piece has more rows than ``most_in_a_row``.
 
         Args:
-            value_cache: float16, bfloat16 or float32 [blocks, Hkv, block_size, D], with the step's rows in it.
-                Strides are free but for head_dim, whose elements lie side by side.
+            value_cache: float16, bfloat16, float32 or, where there is a scale, int8 [blocks, Hkv, block_size, D], with
+                the step's rows in it. Strides are free but for head_dim, whose elements lie side by side.
             new: the rows that the step has written.
 
         Returns:
@@ -167,16 +170,19 @@ class PageSums:
 
     def _content(self, value_cache: Tensor, places: Tensor) -> Tensor:
         """Gather the rows of pieces [n], as what they stand for: float32 [n, Hkv, rows, D]."""
-        blocks, heads, _, head_dim = value_cache.shape
+        return dequantise(self._gathered(value_cache, places), self._scale)
+
+    def _gathered(self, cache: Tensor, places: Tensor) -> Tensor:
+        blocks, heads, _, head_dim = cache.shape
         # some devices copy all of a strided tensor before they gather from it
-        by_rows = value_cache.transpose(1, 2)
+        by_rows = cache.transpose(1, 2)
         if by_rows.is_contiguous():
             pieces = by_rows.view(blocks * self._pieces, self._rows, heads, head_dim)
-            return pieces.index_select(0, places).transpose(1, 2).float()
+            return pieces.index_select(0, places).transpose(1, 2)
         if self._pieces == 1:
-            return value_cache.index_select(0, places).float()
-        pieces = value_cache.unflatten(2, (self._pieces, self._rows)).transpose(1, 2)
-        content: Tensor = pieces[places // self._pieces, places % self._pieces].float()
+            return cache.index_select(0, places)
+        pieces = cache.unflatten(2, (self._pieces, self._rows)).transpose(1, 2)
+        content: Tensor = pieces[places // self._pieces, places % self._pieces]
         return content
 
 

@@ -22,7 +22,7 @@ from torch.compiler import is_compiling
 from ..cpu.repeated import LayerDecode
 from ..fallback.arguments import Arguments
 from ..ops import incremental_attention_with_stats, prefill_attention
-from .drafts import DraftRows, copy_indices_to_device
+from .drafts import DraftRows, copy_indices_to_device, tokens_of
 from .layers import DecodedRows, LayerRule
 from .page_sums import NewRows
 
@@ -104,9 +104,9 @@ class Step:
         sparse = not dense_below or bool((seq_lens.numpy()[decode] >= dense_below).any())
         chosen = np.flatnonzero(decode & sparse)
         several = np.flatnonzero((counts > 0) & ~(decode & sparse))
-        many = counts[several]
-        dense = np.arange(many.sum()) + np.repeat(starts[several] - (many.cumsum() - many), many)
-        sequences, tokens, dense_tokens = copy_indices_to_device(seq_lens.device, chosen, starts[chosen], dense)
+        sequences, tokens, dense_tokens = copy_indices_to_device(
+            seq_lens.device, chosen, starts[chosen], tokens_of(starts, several)
+        )
         drafts = None
         if (counts[chosen] > 1).any():
             drafts = DraftRows.of(query_start_loc, chosen, seq_lens)
@@ -174,7 +174,7 @@ def attend(step: Step, query: Tensor, key_cache: Tensor, value_cache: Tensor, ru
         step: where the rows lie.
         query: [T, Hq, D].
         key_cache, value_cache: the pages, [blocks, Hkv, block_size, D] with any strides, the new
-            tokens' rows included.
+            tokens' rows included; int8 where the rule has scales.
         rule: of the layer.
         out: [T, Hq, D].
     """
@@ -250,7 +250,8 @@ def _verify(
         block_size=key_cache.shape[2], num_key_value_heads=rule.num_key_value_heads,
         scale_value=rule.scale, placement=rule.group.thresholds.placement, sdc=rule.sdc, sdc_gamma=rule.sdc_gamma,
         discarded_mass=None if mass is None else drafts.padded(mass[layer]).transpose(1, 2).contiguous(),
-        value_mean=None if mean is None else drafts.padded(mean).transpose(1, 2).contiguous()
+        value_mean=None if mean is None else drafts.padded(mean).transpose(1, 2).contiguous(),
+        **_antiquant(rule),
     )  # fmt: skip
     out[drafts.tokens] = drafts.taken(result.transpose(1, 2)).to(out.dtype)
     if rule.group.counters is not None:
@@ -275,8 +276,9 @@ def _by_operator(
         call.query, key_cache, value_cache, call.threshold, actual_seq_lengths=call.actual_seq_lengths,
         block_table=pages, block_size=rows, num_key_value_heads=rule.num_key_value_heads, scale_value=rule.scale,
         placement=call.placement, sdc=rule.sdc, sdc_gamma=rule.sdc_gamma, discarded_mass=mass, value_mean=mean,
+        **_antiquant(rule),
     )  # fmt: skip
-    if LayerDecode.is_possible(call):
+    if rule.antiquant is None and LayerDecode.is_possible(call):
         sums = None if rule.page_sums is None else rule.page_sums.native_form(value_cache)
         masses = None if group.discarded_mass is None else group.discarded_mass[layer]
         group.repeated[rule] = LayerDecode(call, group.theta[layer], masses, group.numbers[layer], sums)
@@ -288,7 +290,7 @@ def _prompt(step: Step, index: int, query: Tensor, key_cache: Tensor, value_cach
     length = int(step.seq_lens[index])
     counts = torch.arange(length - len(query) + 1, length + 1, device=query.device)
     key, value = (_gathered(cache, step.block_table[index], length) for cache in (key_cache, value_cache))
-    options = rule.options(counts)
+    options = rule.options(counts) | _antiquant(rule)
     theta = options.pop("threshold").T
     if options["discarded_mass"] is not None:
         options["discarded_mass"] = options["discarded_mass"].T[None]
@@ -296,6 +298,11 @@ def _prompt(step: Step, index: int, query: Tensor, key_cache: Tensor, value_cach
         query.transpose(0, 1)[None], key, value, theta, scale_value=rule.scale, vmc=rule.vmc, **options
     )
     return out[0].transpose(0, 1)
+
+
+def _antiquant(rule: LayerRule) -> dict[str, Any]:
+    """Name the operator's arguments for the scales of an int8 cache."""
+    return {} if rule.antiquant is None else rule.antiquant._asdict()
 
 
 def _gathered(cache: Tensor, table: Tensor, length: int) -> Tensor:
