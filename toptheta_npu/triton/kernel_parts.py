@@ -109,13 +109,13 @@ def dot_product(x, y, PRECISION: tl.constexpr, WIDE: tl.constexpr):
 
 @triton.jit
 def sum_of_rows(weight, value, PRECISION: tl.constexpr, WIDE: tl.constexpr, SCALED: tl.constexpr):
-    """Add up V rows [keys, D] by weights [R, keys] in float32. SCALED: the weights have the scales of int8 rows in them.
+    """Add up V rows [keys, D] by weights [R, keys] in float32. SCALED: scales of int8 rows are in the weights.
 
     Such weights are the sum of two 16-bit numbers, since one alone is less exact than the output's dtype: a row by
     itself would show it. They are brought near 1 first, as products with small scales leave the range of float16.
     """
     if SCALED:
-        largest = tl.max(tl.max(weight, axis=1), axis=0)
+        largest = tl.max(tl.max(tl.abs(weight), axis=1), axis=0)
         unit = tl.where(largest > 0.0, tl.exp2(-tl.floor(tl.log2(largest))), 1.0)
         weight *= unit
         high = weight.to(value.dtype)
