@@ -38,6 +38,7 @@ class SurvivalSketch:
         smallest, largest: float32 [H, R], the range of a cell; +inf and -inf where it is empty.
 
     Example:
+        >>> import torch
         >>> sketch = SurvivalSketch(num_heads=1, num_buckets=1)
         >>> rows = torch.linspace(0, 1, 1001).expand(1, 8, -1)
         >>> sketch.update(rows.contiguous(), torch.zeros(8, dtype=torch.int64))
