@@ -132,9 +132,10 @@ def test_statistics_of_a_prompt_and_of_steps_stay_on_the_device(
     # of a prompt one look at the V rows of each layer, and one at the mask by the model itself
     assert prompt.copies == 0
     assert prompt.waits <= LAYERS + 1
-    # of a step the length of the rows, for all layers
-    assert (steps.copies, steps.waits) == (3, 0)
-    assert run.summaries()[0].rows == 160 + 4
+    assert (steps.copies, steps.waits) == (0, 0)
+    with Transfers() as asked:
+        assert run.summaries()[0].rows == 160 + 4
+    assert asked.copies > 0
 
 
 @pytest.fixture
