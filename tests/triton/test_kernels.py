@@ -75,6 +75,16 @@ def test_a_row_of_one_int8_key_is_as_exact_as_the_output(dtype: str) -> None:
     _assert_operators_equal_the_oracle(case, by_sample=False)
 
 
+def test_int8_rows_far_below_the_largest_score_have_weights_near_0() -> None:
+    """Of one token, none is kept in the first rows of the other: their weights have no inverse in float32."""
+    case = Case(
+        "random", heads=1, kv_heads=1, head_dim=35, lengths=(17,), starts=(144,), placement="post_softmax", sdc="exact",
+        theta="mixed", keep=0.01, scores="steep", scale=-0.5, int8="both", scales="token", query_tokens=2,
+        query_lengths=(2,),
+    )  # fmt: skip
+    _assert_operators_equal_the_oracle(case, by_sample=False)
+
+
 @pytest.mark.parametrize("case_id", ["ragged", "paged-4d", "post-bf16-mixed", "sampled-sink"])
 def test_a_row_alone_has_the_bits_that_it_has_in_a_batch(case_id: str) -> None:
     inputs = make_inputs(_BY_ID[case_id])

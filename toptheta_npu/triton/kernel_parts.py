@@ -8,6 +8,8 @@ import triton.language as tl
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
 NEG_INF = tl.constexpr(float("-inf"))
+#: A number whose inverse is one of float32, too.
+SMALLEST = tl.constexpr(2.0**-100)
 #: A split has at least SPLIT_KEYS keys, and a row up to SPLITS of them; one with more than LONG keys LONG_SPLITS.
 SPLIT_KEYS, SPLITS, LONG, LONG_SPLITS = (tl.constexpr(number) for number in (512, 32, 65536, 64))
 
@@ -116,7 +118,7 @@ def sum_of_rows(weight, value, PRECISION: tl.constexpr, WIDE: tl.constexpr, SCAL
     """
     if SCALED:
         largest = tl.max(tl.max(tl.abs(weight), axis=1), axis=0)
-        unit = tl.where(largest > 0.0, tl.exp2(-tl.floor(tl.log2(largest))), 1.0)
+        unit = tl.exp2(-tl.floor(tl.log2(tl.maximum(largest, SMALLEST))))
         weight *= unit
         high = weight.to(value.dtype)
         low = (weight - high.to(tl.float32)).to(value.dtype)
