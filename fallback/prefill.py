@@ -101,14 +101,11 @@ def prefill_attention_with_stats(
     threshold_per_row: Tensor,
     *,
     placement: str = "pre_softmax",
-    actual_seq_lengths: Tensor | None = None,
-    key_start: Tensor | None = None,
-    scale_value: float | None = None,
-    learnable_sink: Tensor | None = None,
     **options: Any,
 ) -> tuple[Tensor, PrefillStats]:
-    """Run `prefill_attention` and return also what every row kept; other options are those of `select_and_attend`."""
-    prompt = Prompt(query, key, value, actual_seq_lengths, key_start, scale_value, learnable_sink)
+    """Run `prefill_attention` and return also what rows kept; options are of `Prompt` and `select_and_attend`."""
+    of_prompt = {name: options.pop(name) for name in Prompt._fields if name in options}
+    prompt = Prompt(query, key, value, **of_prompt)
     threshold = threshold_per_row.expand(query.shape[:3])
 
     def above_threshold(chunk: RowChunk) -> Tensor:
