@@ -76,13 +76,26 @@ def test_a_row_of_one_int8_key_is_as_exact_as_the_output(dtype: str) -> None:
 
 
 def test_int8_rows_far_below_the_largest_score_have_weights_near_0() -> None:
-    """Of one token, none is kept in the first rows of the other: their weights have no inverse in float32."""
+    """All weights of a tile may be so small that their inverse is no number of float32."""
     case = Case(
         "random", heads=1, kv_heads=1, head_dim=35, lengths=(17,), starts=(144,), placement="post_softmax", sdc="exact",
         theta="mixed", keep=0.01, scores="steep", scale=-0.5, int8="both", scales="token", query_tokens=2,
         query_lengths=(2,),
     )  # fmt: skip
     _assert_operators_equal_the_oracle(case, by_sample=False)
+
+
+def test_small_scales_of_int8_rows_cost_no_digits() -> None:
+    """With float16 queries: a sixteen-thousandth of the scales gives a sixteen-thousandth of the sums, bit for bit."""
+    from toptheta_npu.triton import operators
+
+    inputs = make_inputs(_BY_ID["int8-mixed-g8"])
+    part = partial_arguments(inputs, operator_arguments(inputs))
+    with interpreting():
+        out = operators.incremental_attention_partial(Arguments(**part))[0]
+        part["value_antiquant_scale"] = part["value_antiquant_scale"] * 2.0**-14
+        assert torch.equal(operators.incremental_attention_partial(Arguments(**part))[0], out * 2.0**-14)
+    assert out.count_nonzero() > 0
 
 
 @pytest.mark.parametrize("case_id", ["ragged", "paged-4d", "post-bf16-mixed", "sampled-sink"])
