@@ -439,6 +439,21 @@ def test_of_two_commands_for_one_output_the_second_waits_for_nothing(
     assert sorted(path.name for path in folder.iterdir()) == ["book.txt"]
 
 
+def test_a_table_that_another_command_wrote_meanwhile_is_not_replaced(
+    model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments_of = command._arguments
+
+    def late(*given: object) -> object:
+        Path("thresholds.theta").write_text("of another")
+        return arguments_of(*given)
+
+    monkeypatch.setattr(command, "_arguments", late)
+    assert main(str(model), "--text", "book.txt", *QUICK) == 2
+    assert "--output: expected a new file, got thresholds.theta, which is there already" in capsys.readouterr().err
+    assert Path("thresholds.theta").read_text() == "of another"
+
+
 def test_weights_that_are_no_numbers_are_named_by_their_layer(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     network = transformers.AutoModelForCausalLM.from_pretrained(save_model(folder / "broken"))
     network.model.layers[1].self_attn.q_proj.weight.data[0, 0] = torch.nan

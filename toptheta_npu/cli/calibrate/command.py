@@ -16,6 +16,7 @@ from ..common.options import INT8
 from ..common.options import command as make_command
 from ..common.progress import Bars
 from ..common.shell import interruptible
+from ..common.table_file import check_output
 from . import options as asked
 from .report import intention, report, table_conclusion
 from .work import begin, check_outputs, resumable, state_file
@@ -56,6 +57,7 @@ def calibrate(options: asked.Options) -> None:
     state = state_file(options.output)
     arguments = _arguments(options, candidate, plan, material)
     with interruptible(console, state), held(state), resumable(state), Bars() as bars:
+        check_output(options.output, options.force)  # another process may have written it meanwhile
         begin(options.restart, state, console)
         bars.add("loading the weights", None)
         network = load_weights(candidate, options.dtype or default_dtype(options.model), device)
