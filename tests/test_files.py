@@ -7,6 +7,7 @@ import os
 import signal
 import stat
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,17 @@ def test_places_where_no_file_can_come(
 def test_paths_are_paths(use: Callable[[Any], object]) -> None:
     with pytest.raises(TopThetaTypeError, match=r"path: expected a str or pathlib.Path, got bytes"):
         use(b"bytes")
+
+
+def test_a_write_protected_file_stays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = folder / "protected"
+    file.write_text("kept")
+    monkeypatch.setattr("os.access", lambda path, mode: False)  # of root, too
+    uses: list[Callable[[Path], object]] = [partial(write_atomically, content="new"), check_writable]
+    for use in uses:
+        with pytest.raises(TopThetaValueError, match="expected a file that may be written, got a write-protected one"):
+            use(file)
+    assert file.read_text() == "kept"
 
 
 def test_trying_leaves_nothing_behind_and_names_the_option(folder: Path) -> None:

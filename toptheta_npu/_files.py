@@ -247,6 +247,10 @@ def _replaceable(path: str | os.PathLike[str], argument: str | None) -> Path:
         got = _kind(found) + ("" if argument is None else f" at {path}")
         remedy = "name a file, such as results.json"
         raise TopThetaValueError(argument or str(path), "the name of a file", got, remedy)
+    if found is not None and not os.access(path, os.W_OK):  # a new file in its place needs no permission of its own
+        got = "a write-protected one" + ("" if argument is None else f" at {path}")
+        remedy = "allow it to be written, or name another file"
+        raise TopThetaValueError(argument or str(path), "a file that may be written", got, remedy)
     return Path(os.path.realpath(path))
 
 
