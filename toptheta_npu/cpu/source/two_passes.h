@@ -40,11 +40,12 @@ public:
     const Turn& turn(int64_t number) const { return turns_[static_cast<size_t>(number)]; }
     // Pairs whose scores have a place at a time, and the place of a pair's.
     int64_t places() const { return places_; }
-    int64_t place(int64_t pair) const { return pair % places_; }
+    int64_t place(int64_t pair) const { return at(pair).place; }
 
     bool is_place_free(int64_t pair) const
     {
-        return pair < places_ || at(pair - places_).unread.load(std::memory_order_acquire) == 0;
+        const Pair* before = at(pair).before_in_place;
+        return before == nullptr || before->unread.load(std::memory_order_acquire) == 0;
     }
     // Whether this was the last of the pair's granules to be scored: then the second pass may begin.
     bool end_first(int64_t pair) { return at(pair).unscored.fetch_sub(1, std::memory_order_acq_rel) == 1; }
@@ -54,6 +55,8 @@ private:
     struct Pair {
         int64_t first_item;
         int64_t end_item;
+        int64_t place;
+        const Pair* before_in_place;  // null: nobody has had the place
         std::atomic<int64_t> unscored;
         std::atomic<int64_t> unread;
     };
@@ -61,19 +64,35 @@ private:
     Pair& at(int64_t pair) { return pairs_[static_cast<size_t>(pair)]; }
     const Pair& at(int64_t pair) const { return pairs_[static_cast<size_t>(pair)]; }
 
-    // As many items are scored ahead of a second pass as there are threads: so it rarely waits.
+    // As many items are scored ahead of a second pass as there are threads: so it rarely waits. Pairs without keys have
+    // no turn and no place: nobody could see by them whether the one before has left it.
     void order(int64_t threads)
     {
-        const int64_t pairs = static_cast<int64_t>(pairs_.size());
-        int64_t scored = 0, ahead = 0;
-        for (int64_t pair = 0; pair < pairs; ++pair) {
-            while (scored < pairs && (scored <= pair || at(scored).first_item - at(pair).end_item < threads)) {
-                add(scored++, false);
+        std::vector<int64_t> pairs;
+        for (size_t pair = 0; pair < pairs_.size(); ++pair) {
+            if (pairs_[pair].first_item < pairs_[pair].end_item) {
+                pairs.push_back(static_cast<int64_t>(pair));
             }
-            ahead = std::max(ahead, scored - pair);
-            add(pair, true);
         }
-        places_ = std::min(ahead + 1, pairs);
+        size_t scored = 0, ahead = 0;
+        for (size_t number = 0; number < pairs.size(); ++number) {
+            const int64_t end = at(pairs[number]).end_item;
+            while (scored < pairs.size() && (scored <= number || at(pairs[scored]).first_item - end < threads)) {
+                add(pairs[scored++], false);
+            }
+            ahead = std::max(ahead, scored - number);
+            add(pairs[number], true);
+        }
+        give_places(pairs, std::min(ahead + 1, pairs.size()));
+    }
+
+    void give_places(const std::vector<int64_t>& pairs, size_t places)
+    {
+        places_ = static_cast<int64_t>(places);
+        for (size_t number = 0; number < pairs.size(); ++number) {
+            at(pairs[number]).place = static_cast<int64_t>(number % places);
+            at(pairs[number]).before_in_place = number < places ? nullptr : &at(pairs[number - places]);
+        }
     }
 
     void add(int64_t pair, bool is_second)
