@@ -1,4 +1,4 @@
-// Goes through the turns of a step with two passes while one KV head's second pass stays away, for each KV head in turn:
+// Goes through the turns of a step with two passes while the second pass of one KV head stays away, for each in turn:
 // two_passes THREADS KV_HEADS LENGTH... Says how many places there are, or what went wrong.
 #include <cstdio>
 #include <cstdlib>
