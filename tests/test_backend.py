@@ -16,7 +16,7 @@ from toptheta_npu import TopThetaBackendError, TopThetaNotImplementedError, TopT
 from toptheta_npu._backends import BACKENDS, SELECTORS, VARIABLE
 from toptheta_npu.fallback import Arguments
 from toptheta_npu.npu import loading
-from toptheta_npu.npu.backend import NPU_SELECTOR
+from toptheta_npu.npu.backend import NPU_SELECTOR, NpuSelector
 from toptheta_npu.ops import SCHEMAS, registration
 from toptheta_npu.ops.limits import check_limits
 
@@ -189,6 +189,16 @@ def test_fallback_runs_and_looks_for_nothing(monkeypatch: pytest.MonkeyPatch) ->
     expected = _expected()
     with toptheta_npu.use_backend("fallback"):
         assert torch.equal(_run(), expected)
+
+
+def test_a_choice_holds_that_is_made_while_the_adapter_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    selector = NpuSelector({}, {})
+    monkeypatch.setattr(loading, "load", lambda schemas: selector.choose("fallback"))
+    monkeypatch.setattr(loading, "loaded", lambda: "not before it is loaded" if selector.chosen else None)
+    assert not selector.uses_kernel()
+    selector.choose("npu")
+    monkeypatch.setattr(loading, "load", lambda schemas: None)
+    assert selector.uses_kernel()
 
 
 def test_auto_runs_the_fallback_and_says_once_why(caplog: pytest.LogCaptureFixture) -> None:

@@ -70,9 +70,10 @@ def use_backend(backend: str, device: str | None = None) -> ExitStack:
         device: "cpu", "cuda" or "npu"; None is every device that knows the backend.
 
     Returns:
-        A context manager that restores the former choice; without ``with`` the choice stays. The environment
-        variable TOPTHETA_BACKEND chooses for a process in which this function is not called: "fallback", or for each
-        device, "cpu=native,npu=auto".
+        A context manager that restores the former choice; without ``with`` the choice stays. Let one thread at a
+        time choose: what a context restores is what held when it was made. The environment variable
+        TOPTHETA_BACKEND chooses for a process in which this function is not called: "fallback", or for each device,
+        "cpu=native,npu=auto".
 
     Raises:
         TopThetaValueError: another word, or one that the device does not know.

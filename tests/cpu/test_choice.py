@@ -74,6 +74,15 @@ def test_every_operator_runs_natively(native: Native) -> None:
     assert native.called == list(SCHEMAS)
 
 
+def test_a_choice_holds_that_is_made_while_a_first_call_loads(native: Native, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread makes it as a rule: a first call may build for a minute."""
+    monkeypatch.setattr(native, "load", lambda dtype: CPU_SELECTOR.choose("fallback"))
+    call()
+    native.called.clear()
+    call()
+    assert not native.called
+
+
 def test_each_dtype_is_loaded_once(native: Native) -> None:
     for _ in range(3):
         for dtype in (torch.float32, torch.bfloat16):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import threading
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -139,6 +141,28 @@ def test_tokens_are_counted_once_however_many_groups_see_a_step() -> None:
     totals = metrics.totals()
     assert (totals.decode_tokens, totals.prompt_tokens, totals.draft_tokens) == (4, 10, 6)
     assert totals.thresholded_tokens == 0
+
+
+def test_engines_of_two_threads_are_made_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they share in a process, names of counters and the table of engines, has one writer."""
+    made, second = list[str](), threading.Barrier(2)
+
+    def make(settings: Settings, config: Any, device: torch.device, draft_models: bool) -> EngineLayers:
+        made.append("begins")
+        with suppress(threading.BrokenBarrierError):
+            second.wait(0.2)  # for another thread, if nothing holds it up
+        second.reset()
+        made.append("ends")
+        return engine()
+
+    monkeypatch.setattr(EngineLayers, "_make", make)
+    arguments = Settings(TABLE, k=64), object(), torch.device("cpu")
+    threads = [threading.Thread(target=EngineLayers.of, args=arguments) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert made == ["begins", "ends"] * 2
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import sys
+import threading
 from dataclasses import fields
 from types import SimpleNamespace
 
@@ -105,6 +106,29 @@ def test_steps_export_at_once_or_where_a_device_is_waited_for_once_a_second(devi
         now[0] = seconds
         metrics.step(decode=1)
     assert found == exported
+
+
+def test_a_report_beside_a_step_exports_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An atexit function or a user asks for it while the engine's thread goes on."""
+    exported, looked, stepped = list[int](), threading.Event(), threading.Event()
+    metrics = Metrics(1000, lambda added: exported.append(added.decode_tokens))
+    reporting, counted = threading.Thread(target=metrics.report), Metrics.totals
+
+    def totals(self: Metrics) -> Totals:
+        found = counted(self)
+        if threading.current_thread() is reporting:
+            looked.set()
+            stepped.wait(0.2)  # for a step that nothing holds up
+        return found
+
+    monkeypatch.setattr(Metrics, "totals", totals)
+    metrics.step(decode=1)
+    reporting.start()
+    looked.wait()
+    metrics.step(decode=1)
+    stepped.set()
+    reporting.join()
+    assert exported == [1, 1]
 
 
 class Shown:

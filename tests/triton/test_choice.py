@@ -59,6 +59,18 @@ def test_the_kernels_run_without_a_choice_where_triton_is(kernels: SimpleNamespa
     assert what_cuda_runs(CUDA_SELECTOR, probe=True) == Finding("operators", "Triton kernels, Triton 3.6.0")
 
 
+def test_a_choice_holds_that_is_made_while_a_first_call_imports(
+    kernels: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def import_and_choose() -> SimpleNamespace:
+        toptheta_npu.use_backend("fallback", device="cuda")
+        return kernels
+
+    monkeypatch.setattr(backend, "_import_operators", import_and_choose)
+    assert run() == "by the kernels"
+    assert isinstance(run(), torch.Tensor)
+
+
 def test_a_call_runs_on_the_device_of_its_tensors(kernels: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     entered: list[torch.Tensor] = []
 

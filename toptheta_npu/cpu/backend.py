@@ -36,8 +36,8 @@ class CpuSelector(Selector):
 
     def choose(self, backend: str | None) -> None:
         super().choose(backend)
-        self.failures.clear()
-        self._decided.clear()
+        # new ones: a first call in another thread, which may be building, writes to those of its own choice
+        self.failures, self._decided = {}, {}
 
     def implementation(self, name: str, dtype: torch.dtype) -> _Implementation:
         """Choose what an operator runs for tensors of a dtype. The first call may build it, later ones cost nothing.
@@ -68,15 +68,18 @@ class CpuSelector(Selector):
         return self.implementation(name, dtype) is not self.fallbacks[name]
 
     def _decide(self, name: str, dtype: torch.dtype) -> _Implementation:
-        operators = self._native_operators(dtype)
+        decided, failures = self._decided, self.failures
+        operators = self._native_operators(dtype, failures)
         chosen: _Implementation = self.fallbacks[name] if operators is None else getattr(operators, name)
-        self._decided[name, dtype] = chosen
+        decided[name, dtype] = chosen
         return chosen
 
-    def _native_operators(self, dtype: torch.dtype) -> ModuleType | None:
-        """Load the native operators for a dtype. Return None for the fallback."""
+    def _native_operators(
+        self, dtype: torch.dtype, failures: dict[torch.dtype, TopThetaBackendError]
+    ) -> ModuleType | None:
+        """Load the native operators for a dtype. Return None for the fallback, and note why in ``failures``."""
         backend = self.backend
-        if backend == "fallback" or dtype in self.failures or str(dtype).removeprefix("torch.") not in ELEMENTS:
+        if backend == "fallback" or dtype in failures or str(dtype).removeprefix("torch.") not in ELEMENTS:
             return None
         operators = _import_operators()
         try:
@@ -84,7 +87,7 @@ class CpuSelector(Selector):
         except TopThetaBackendError as error:
             if backend == "native":
                 raise
-            self.failures[dtype] = error
+            failures[dtype] = error
             if str(error) not in self._logged:
                 self._logged.add(str(error))
                 _logger.warning("toptheta_npu runs its PyTorch fallback on the CPU: %s", error)

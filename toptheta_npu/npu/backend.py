@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -35,12 +36,14 @@ class NpuSelector(Selector):
         self._logged: set[str] = set()  # reasons that are in the log
         self._ready = False  # spares the later calls the rest of `uses_kernel`
         self._cover: torch.library.Library | None = None
+        self._choosing = threading.Lock()
 
     def choose(self, backend: str | None) -> None:
-        super().choose(backend)
-        self.failure = None
-        self._ready = False
-        self._place_cover()
+        with self._choosing:
+            super().choose(backend)
+            self.failure = None
+            self._ready = False
+            self._place_cover()
 
     def uses_kernel(self) -> bool:
         """Tell whether a call on NPU tensors runs the op package; load it if need be.
@@ -63,8 +66,10 @@ class NpuSelector(Selector):
                 self._logged.add(str(error))
                 _logger.warning("toptheta_npu runs its PyTorch fallback on the NPU: %s", error)
             return False
-        self._ready = True
-        return True
+        with self._choosing:  # another thread may have chosen while the adapter was being loaded
+            self._place_cover()
+            self._ready = self._cover is None
+            return self._ready
 
     def run(self, name: str, *arguments: Any, **options: Any) -> Any:
         """Run an operator on NPU tensors while the adapter is not loaded."""

@@ -41,7 +41,7 @@ class CudaSelector(Selector):
     def choose(self, backend: str | None) -> None:
         super().choose(backend)
         self.failure = None
-        self._decided.clear()
+        self._decided = {}  # a new one: a first call in another thread writes to that of its own choice
 
     def runner(self, name: str) -> _Implementation:
         """Make an operator that runs what is decided at the time of each call."""
@@ -74,9 +74,10 @@ class CudaSelector(Selector):
             return None
 
     def _decide(self, name: str) -> _Implementation:
+        decided = self._decided
         kernels = self.kernels()
         implementation: _Implementation = self.fallbacks[name] if kernels is None else getattr(kernels, name)
-        self._decided[name] = implementation
+        decided[name] = implementation
         return implementation
 
 

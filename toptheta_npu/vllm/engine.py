@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import threading
 import weakref
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -94,9 +95,11 @@ class EngineLayers:
             TopThetaNotImplementedError: the engine asks for something that is not covered.
             TopThetaTypeError, TopThetaValueError: as `load_thresholds`.
         """
-        known = _ENGINES.get(id(config))
-        if known is not None and known[0]() is config:
-            return known[1]
+        with _MAKING:
+            return engine_of(config) or cls._make(settings, config, device, draft_models)
+
+    @classmethod
+    def _make(cls, settings: Settings, config: Any, device: torch.device, draft_models: bool) -> EngineLayers:
         check_engine(config, settings, draft_models)
         thresholds = load_thresholds(settings, geometry_of(config), device)
         metrics = None
@@ -250,6 +253,8 @@ class EngineLayers:
 
 # by the identity of vLLM's configuration, which cannot be hashed
 _ENGINES: dict[int, tuple[weakref.ref[Any], EngineLayers]] = {}
+# two engines may start in two threads of a process, whose counters have their names once
+_MAKING = threading.Lock()
 
 
 def engine_of(config: Any) -> EngineLayers | None:

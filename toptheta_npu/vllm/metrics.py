@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
@@ -136,7 +137,8 @@ class Counters:
 class Metrics:
     """The sums of all layers of an engine in one process, and what happens to them.
 
-    Each step exports what those before it kept. On a device, for which that waits, it does so once a second.
+    Each step exports what those before it kept. On a device, for which that waits, it does so once a second. Others
+    than the engine's thread may ask for a report.
 
     Args:
         interval: seconds between two lines in the log.
@@ -154,6 +156,7 @@ class Metrics:
         self._interval = interval
         self._export = export
         self._clock = clock
+        self._reporting = threading.RLock()
         self._logged_at = self._exported_at = clock()
         self._logged = self._exported = Totals()
         self._tokens = dict.fromkeys((each.name for each in fields(Totals) if each.name.endswith("_tokens")), 0)
@@ -185,20 +188,22 @@ class Metrics:
 
     def report(self) -> None:
         """Log what has been added since the last time, if anything was, and export."""
-        self._logged_at = self._clock()
-        totals = self._export_added()
-        if totals != self._logged:
-            _log(totals - self._logged)
-        self._logged = totals
+        with self._reporting:
+            self._logged_at = self._clock()
+            totals = self._export_added()
+            if totals != self._logged:
+                _log(totals - self._logged)
+            self._logged = totals
 
     def _export_added(self) -> Totals:
         """Export what has been added since the last time, if anything was. Return all sums."""
-        self._exported_at = self._clock()
-        totals = self.totals()
-        if self._export is not None and totals != self._exported:
-            self._export(totals - self._exported)
-        self._exported = totals
-        return totals
+        with self._reporting:
+            self._exported_at = self._clock()
+            totals = self.totals()
+            if self._export is not None and totals != self._exported:
+                self._export(totals - self._exported)
+            self._exported = totals
+            return totals
 
 
 def _log(added: Totals) -> None:

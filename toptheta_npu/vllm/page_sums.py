@@ -69,8 +69,7 @@ class PageSums:
         self._pieces = block_size // self._rows
         self._shape = (num_blocks, num_key_value_heads, block_size, head_dim)
         self._scale = None if scale is None else scale[:, None]
-        self._packed = b""
-        self._packed_for: tuple[Tensor, int] | None = None  # and where it was
+        self._packed: tuple[Tensor, int, bytes] | None = None  # a cache, where it was, and its form
         # so that they can be written to outside of an inference mode that holds now
         with torch.inference_mode(False):
             # one more than pieces, for what is of none
@@ -117,16 +116,16 @@ class PageSums:
         Raises:
             TopThetaValueError: it has another shape than the cache that the sums were made for.
         """
-        packed_for = self._packed_for
-        if packed_for is None or packed_for[0] is not value_cache or packed_for[1] != value_cache.data_ptr():
+        packed = self._packed
+        if packed is None or packed[0] is not value_cache or packed[1] != value_cache.data_ptr():
             if tuple(value_cache.shape) != self._shape:
                 raise TopThetaValueError(
                     "value_cache", str(list(self._shape)), str(list(value_cache.shape)),
                     "make PageSums anew for another cache",
                 )  # fmt: skip
-            self._packed = native.pack_layer(value_cache, self._sums, self._rows)
-            self._packed_for = value_cache, value_cache.data_ptr()
-        return self._packed
+            form = native.pack_layer(value_cache, self._sums, self._rows)
+            self._packed = packed = value_cache, value_cache.data_ptr(), form
+        return packed[2]
 
     def _make(self, value_cache: Tensor, new: NewRows) -> None:
         """Make the sums of all pieces that a step has ended."""
