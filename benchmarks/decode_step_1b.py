@@ -25,6 +25,7 @@ from transformers import Cache, LlamaConfig, LlamaForCausalLM, StaticCache
 from benchmarks.tables import Table, show
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.models import model_fingerprint, sparsify
+from toptheta_npu.models.caches.naming import CACHE_ARGUMENT
 from toptheta_npu.models.hook.attach import attached
 from toptheta_npu.models.hook.attention import AttentionCall
 from toptheta_npu.thresholds import ThresholdTable
@@ -61,7 +62,7 @@ class Decoder:
     def step(self, generator: torch.Generator) -> Tensor:
         """Compute the logits after a random token of each sequence."""
         tokens = torch.randint(self.model.config.vocab_size, (self.batch, 1), generator=generator)
-        out: Tensor = self.model(tokens, past_key_values=self.cache, use_cache=True).logits
+        out: Tensor = self.model(tokens, **{CACHE_ARGUMENT: self.cache}, use_cache=True).logits
         return out
 
     @property

@@ -16,6 +16,7 @@ import torch
 from toptheta_npu.assets import TINY_LLAMA, load_tiny_llama, load_tiny_llama_thresholds
 from toptheta_npu.evaluation import corpus
 from toptheta_npu.models import sparsify
+from toptheta_npu.models.caches.naming import CACHE_ARGUMENT
 from toptheta_npu.thresholds import ThresholdTable
 from toptheta_npu.vllm.engine import engine_of
 from toptheta_npu.vllm.metrics import Totals
@@ -176,7 +177,7 @@ def replayed(
                 cache.crop(first)
             ids = torch.tensor([list(tokens[first:end])])
             drafts = ids.shape[1] <= settings["verify_tokens"]  # vLLM drafts for a prompt of one token, too
-            logits = model(ids, past_key_values=cache, logits_to_keep=ids.shape[1] if drafts else 1).logits[0]
+            logits = model(ids, **{CACHE_ARGUMENT: cache}, logits_to_keep=ids.shape[1] if drafts else 1).logits[0]
             for place, of_token in enumerate(logits, first + ids.shape[1] + 1 - len(logits)):
                 # a known token is not sampled again; one that followed a draft in vain is
                 if place >= known:

@@ -21,6 +21,7 @@ from toptheta_npu.models import (
     model_fingerprint,
     sparsify,
 )
+from toptheta_npu.models.caches.naming import CACHE_ARGUMENT
 from toptheta_npu.models.hook import attention
 from toptheta_npu.models.hook.architecture import attention_modules, num_heads, num_layers, sliding_layers
 from toptheta_npu.thresholds import ThresholdTable
@@ -87,8 +88,8 @@ def caches(model: PreTrainedModel, static: bool) -> DynamicCache | StaticCache:
 def run(model: PreTrainedModel, ids: Tensor, prompt: int, static: bool = False) -> Tensor:
     """Logits of the prompt and of one decode step after the other."""
     cache = caches(model, static)
-    parts = [model(ids[:, :prompt], past_key_values=cache).logits]
-    parts += [model(ids[:, at : at + 1], past_key_values=cache).logits for at in range(prompt, ids.shape[1])]
+    parts = [model(ids[:, :prompt], **{CACHE_ARGUMENT: cache}).logits]
+    parts += [model(ids[:, at : at + 1], **{CACHE_ARGUMENT: cache}).logits for at in range(prompt, ids.shape[1])]
     return torch.cat(parts, dim=1)
 
 
@@ -206,7 +207,7 @@ def test_a_decoder_that_also_looks_at_an_encoder():
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
         parts = ids.split([16, *[1] * 6], dim=1)
         return torch.cat(
-            [model(part, past_key_values=cache, encoder_hidden_states=encoded).logits for part in parts], dim=1
+            [model(part, **{CACHE_ARGUMENT: cache}, encoder_hidden_states=encoded).logits for part in parts], dim=1
         )
 
     expected = steps()

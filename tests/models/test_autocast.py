@@ -10,6 +10,7 @@ from transformers import DynamicCache
 
 from tests.models.tiny import K, generate, model_of, step_logits, table_of, tokens
 from toptheta_npu.models import GrowingCache, sparsify
+from toptheta_npu.models.caches.naming import CACHE_ARGUMENT
 
 pytestmark = [
     pytest.mark.usefixtures("no_grad"),
@@ -30,7 +31,7 @@ def test_a_cache_that_grows_in_place_gives_what_a_dynamic_cache_gives(placement:
     model, cache = model_of(), GrowingCache()
     with sparsify(model, table_of(placement=placement), k=K):
         assert torch.equal(step_logits(model, TEXT, 25, cache=cache), step_logits(model, TEXT, 25))
-        assert torch.equal(generate(model, ids=TEXT), generate(model, ids=TEXT, past_key_values=DynamicCache()))
+        assert torch.equal(generate(model, ids=TEXT), generate(model, ids=TEXT, **{CACHE_ARGUMENT: DynamicCache()}))
     assert cache.layers[0].keys.dtype == cache.layers[0].values.dtype == torch.float32
     assert torch.equal(step_logits(model, TEXT, 25, cache=GrowingCache()), step_logits(model, TEXT, 25))
 
@@ -42,7 +43,7 @@ def test_autocast_may_begin_and_end_while_a_cache_fills(first: bool) -> None:
         parts = []
         for begin, end, enabled in ((0, 20, first), (20, 21, not first), (21, 22, first)):
             with sparsify(model_of(), table_of(), k=K), torch.autocast("cpu", torch.bfloat16, enabled=enabled):
-                parts.append(model_of()(TEXT[:, begin:end], past_key_values=cache).logits)
+                parts.append(model_of()(TEXT[:, begin:end], **{CACHE_ARGUMENT: cache}).logits)
         logits.append(torch.cat(parts, 1))
     assert torch.equal(*logits)
 

@@ -11,6 +11,7 @@ from transformers import BatchEncoding, DynamicCache, LlamaModel
 from tests.models.tiny import K, model_of, new_model, tokens
 from toptheta_npu.errors import TopThetaError, TopThetaTypeError, TopThetaValueError
 from toptheta_npu.models import calibrate, calibrate_discarded_mass, model_fingerprint, sparsify
+from toptheta_npu.models.caches.naming import CACHE_ARGUMENT
 from toptheta_npu.thresholds import MeanDiscardedMassWarning, ThresholdTable
 
 TEXTS = tokens(8, 60, seed=1)
@@ -230,8 +231,8 @@ def test_a_model_without_a_head():
     assert torch.equal(calibrate(base, TEXTS, k=K, **DENSE).theta, expected.theta)
     with torch.no_grad(), sparsify(base, expected, k=K):
         cache = DynamicCache()
-        base(tokens(1, 20), past_key_values=cache)
-        base(tokens(1, 1), past_key_values=cache)
+        base(tokens(1, 20), **{CACHE_ARGUMENT: cache})
+        base(tokens(1, 1), **{CACHE_ARGUMENT: cache})
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from toptheta_npu.evaluation.methods.dense import select_all as dense
 from toptheta_npu.evaluation.methods.last_k import select_last_k as last_k
 from toptheta_npu.evaluation.methods.top_k import select_top_k as top_k
 from toptheta_npu.models import NothingSparsifiedWarning, apply_selection, calibrate, sparsify
+from toptheta_npu.models.caches.naming import CACHE_ARGUMENT
 from toptheta_npu.models.hook.architecture import attention_modules
 from toptheta_npu.models.sparse import threshold_rule
 from toptheta_npu.thresholds import ThresholdExtrapolationWarning
@@ -32,8 +33,8 @@ def traces(model) -> list[object]:
 
 def sparse_step(model, seed: int = 0) -> torch.Tensor:
     cache = DynamicCache()
-    model(tokens(1, 30, seed=seed), past_key_values=cache)
-    return model(tokens(1, 1, seed=seed + 1), past_key_values=cache).logits
+    model(tokens(1, 30, seed=seed), **{CACHE_ARGUMENT: cache})
+    return model(tokens(1, 1, seed=seed + 1), **{CACHE_ARGUMENT: cache}).logits
 
 
 @pytest.mark.parametrize("original", ["sdpa", "eager"])
@@ -193,7 +194,7 @@ def test_apply_selection_runs_prompts_and_steps_under_a_rule():
     with apply_selection(model, lambda layer: top_k(5 + layer), statistics=True) as run:
         whole = model(ids).logits
         cache = DynamicCache()
-        parts = [model(part, past_key_values=cache).logits for part in ids.split([20, *[1] * 10], dim=1)]
+        parts = [model(part, **{CACHE_ARGUMENT: cache}).logits for part in ids.split([20, *[1] * 10], dim=1)]
     torch.testing.assert_close(torch.cat(parts, dim=1), whole, atol=1e-4, rtol=1e-4)
     for layer, rows in enumerate(run.statistics()):
         assert torch.equal(rows.kept, rows.keys.clamp_max(5 + layer)[:, None].expand(-1, 4))

@@ -11,6 +11,7 @@ from transformers import DynamicCache
 from tests.models.tiny import K, left_padded, model_of, table_of, tokens
 from toptheta_npu.evaluation.methods.top_k import select_top_k as top_k
 from toptheta_npu.models import apply_selection, sparsify
+from toptheta_npu.models.caches.naming import CACHE_ARGUMENT
 from toptheta_npu.models.sparse import threshold_rule
 
 pytestmark = pytest.mark.usefixtures("no_grad")
@@ -57,7 +58,7 @@ def test_a_prompt_marks_them_as_its_decode_steps_do():
     with sparsify(model_of(), table, k=K, statistics=True) as run:
         cache = DynamicCache()
         for at in range(40):
-            model_of()(ids[:, at : at + 1], past_key_values=cache)
+            model_of()(ids[:, at : at + 1], **{CACHE_ARGUMENT: cache})
         decode = run.statistics()[0].empty.view(40, 2, 4).transpose(0, 1)
     assert torch.equal(prompt, decode)
     assert 0 < prompt.float().mean() < 1

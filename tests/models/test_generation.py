@@ -29,6 +29,7 @@ from toptheta_npu.models import (
     calibrate_discarded_mass,
     sparsify,
 )
+from toptheta_npu.models.caches.naming import CACHE_ARGUMENT
 from toptheta_npu.models.sparse import threshold_rule
 
 pytestmark = pytest.mark.usefixtures("no_grad")
@@ -154,7 +155,7 @@ def test_a_prompt_in_chunks_equals_the_whole_prompt(kind):
     cache = new_cache(kind)
     with sparsify(model, table, k=K, prefill="thresholded"):
         whole = model(ids).logits
-        parts = [model(part, past_key_values=cache).logits for part in ids.split([15, 1, 9, 12], dim=1)]
+        parts = [model(part, **{CACHE_ARGUMENT: cache}).logits for part in ids.split([15, 1, 9, 12], dim=1)]
         chunked = generate(model, ids=ids, prefill_chunk_size=10)
         at_once = generate(model, ids=ids)
     torch.testing.assert_close(torch.cat(parts, dim=1), whole, atol=1e-4, rtol=1e-4)
@@ -169,7 +170,7 @@ def test_a_cropped_cache_goes_on_as_if_the_rest_had_never_been(kind):
         cache = new_cache(kind)
         step_logits(model, torch.cat([ids[:, :30], tokens(1, 6, seed=15)], dim=1), 20, cache=cache)
         cache.crop(-6)
-        found = [model(ids[:, at : at + 1], past_key_values=cache).logits for at in range(30, 40)]
+        found = [model(ids[:, at : at + 1], **{CACHE_ARGUMENT: cache}).logits for at in range(30, 40)]
     torch.testing.assert_close(torch.cat(found, dim=1), expected, atol=1e-5, rtol=1e-5)
 
 
@@ -186,8 +187,10 @@ def test_a_compiled_decode_step_is_one_graph():
 
     def steps(forward) -> Tensor:
         cache = StaticCache(config=model.config, max_cache_len=64)
-        model(ids[:, :20], past_key_values=cache)
-        return torch.cat([forward(ids[:, at : at + 1], past_key_values=cache).logits for at in range(20, 40)], dim=1)
+        model(ids[:, :20], **{CACHE_ARGUMENT: cache})
+        return torch.cat(
+            [forward(ids[:, at : at + 1], **{CACHE_ARGUMENT: cache}).logits for at in range(20, 40)], dim=1
+        )
 
     with sparsify(model, table, k=K):
         assert torch.equal(steps(compiled), steps(model))

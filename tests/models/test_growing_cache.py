@@ -15,6 +15,7 @@ from tests.tiers import full
 from toptheta_npu.models import GrowingCache, sparsify
 from toptheta_npu.models.caches import growing
 from toptheta_npu.models.caches.growing import GrowingLayer
+from toptheta_npu.models.caches.naming import CACHE_ARGUMENT
 
 pytestmark = pytest.mark.usefixtures("no_grad")
 
@@ -187,9 +188,9 @@ def test_generate_gives_the_tokens_of_a_dynamic_cache(way, inside):
         prompt = tokens(1, 10, seed=3).repeat(1, 2)
         if inside:
             with sparsify(model_of(), table_of(), k=K):
-                found.append(model_of().generate(prompt, **{**OPTIONS, **WAYS[way](), "past_key_values": cache}))
+                found.append(model_of().generate(prompt, **{**OPTIONS, **WAYS[way](), CACHE_ARGUMENT: cache}))
         else:
-            found.append(model_of().generate(prompt, **{**OPTIONS, **WAYS[way](), "past_key_values": cache}))
+            found.append(model_of().generate(prompt, **{**OPTIONS, **WAYS[way](), CACHE_ARGUMENT: cache}))
         assert cache.get_seq_length() > 20
     assert torch.equal(*found)
 
@@ -203,15 +204,15 @@ def test_generate_within_the_context_uses_it_where_the_caller_names_no_cache():
     model = model_of()
     kind = type(model)
     with sparsify(model, table_of(), k=K):
-        assert type(returned(model).past_key_values) is GrowingCache
-        assert type(returned(model, num_beams=2).past_key_values) is GrowingCache
-        assert type(returned(model, cache_implementation="dynamic").past_key_values) is DynamicCache
-        assert type(returned(model, past_key_values=DynamicCache()).past_key_values) is DynamicCache
-        assert returned(model, use_cache=False).past_key_values is None
-        assert type(returned(new_model()).past_key_values) is DynamicCache
+        assert type(returned(model)[CACHE_ARGUMENT]) is GrowingCache
+        assert type(returned(model, num_beams=2)[CACHE_ARGUMENT]) is GrowingCache
+        assert type(returned(model, cache_implementation="dynamic")[CACHE_ARGUMENT]) is DynamicCache
+        assert type(returned(model, **{CACHE_ARGUMENT: DynamicCache()})[CACHE_ARGUMENT]) is DynamicCache
+        assert CACHE_ARGUMENT not in returned(model, use_cache=False)
+        assert type(returned(new_model())[CACHE_ARGUMENT]) is DynamicCache
         assert type(model) is not kind
         assert type(model).__name__ == kind.__name__
-    assert type(returned(model).past_key_values) is DynamicCache
+    assert type(returned(model)[CACHE_ARGUMENT]) is DynamicCache
     assert type(model) is kind
     with pytest.raises(ZeroDivisionError), sparsify(model, table_of(), k=K):
         raise ZeroDivisionError
@@ -225,8 +226,8 @@ def test_a_compiled_step_copies_as_with_a_dynamic_cache():
     with sparsify(model, table_of(), k=K):
         logits = []
         for forward, cache in ((model, DynamicCache()), (compiled, GrowingCache())):
-            model(ids[:, :20], past_key_values=cache)
-            steps = [forward(ids[:, at : at + 1], past_key_values=cache).logits for at in range(20, 22)]
-            steps.append(model(ids[:, 22:23], past_key_values=cache).logits)
+            model(ids[:, :20], **{CACHE_ARGUMENT: cache})
+            steps = [forward(ids[:, at : at + 1], **{CACHE_ARGUMENT: cache}).logits for at in range(20, 22)]
+            steps.append(model(ids[:, 22:23], **{CACHE_ARGUMENT: cache}).logits)
             logits.append(torch.cat(steps, 1))
     torch.testing.assert_close(*logits)

@@ -14,6 +14,7 @@ from toptheta_npu import TopThetaNotImplementedError, TopThetaTypeError, TopThet
 from toptheta_npu.models import Int8Cache, calibrate_cache_scales, sparsify
 from toptheta_npu.models.caches import int8, value_mean
 from toptheta_npu.models.caches.int8 import Int8Layer, Packing
+from toptheta_npu.models.caches.naming import CACHE_ARGUMENT
 from toptheta_npu.models.calibration.cache_scales import with_scales
 
 pytestmark = pytest.mark.usefixtures("no_grad")
@@ -117,7 +118,7 @@ def test_generate_gives_the_tokens_of_rounded_rows(way, scales, backend):
             given = left_padded([tokens(1, 30), tokens(1, 22, seed=1)])
         options = OPTIONS | (WAYS[way]() if way in WAYS else {})
         with use_backend(backend, device="cpu"), sparsify(model_of(), table_of(), k=K):
-            found.append(model_of().generate(**given, **options, past_key_values=cache))
+            found.append(model_of().generate(**given, **options, **{CACHE_ARGUMENT: cache}))
     assert torch.equal(*found)
 
 
@@ -128,8 +129,8 @@ def test_logits_are_those_of_rounded_rows(options, scales):
     ids, found = tokens(2, 50, seed=6), []
     for cache in caches(scales):
         with sparsify(model_of(), table_of(), k=K, **options) as run:
-            logits = [model_of()(ids[:, :30], past_key_values=cache).logits]
-            logits += [model_of()(ids[:, at : at + 1], past_key_values=cache).logits for at in range(30, 50)]
+            logits = [model_of()(ids[:, :30], **{CACHE_ARGUMENT: cache}).logits]
+            logits += [model_of()(ids[:, at : at + 1], **{CACHE_ARGUMENT: cache}).logits for at in range(30, 50)]
             kept = [layer.kept for layer in run.statistics()] if options.get("statistics") else []
         found.append((torch.cat(logits, 1), kept))
     (ours, our_kept), (theirs, their_kept) = found
@@ -140,12 +141,12 @@ def test_logits_are_those_of_rounded_rows(options, scales):
 def test_no_decode_step_multiplies_the_cache_out(monkeypatch):
     cache = Int8Cache(model_of().config)
     with sparsify(model_of(), table_of(), k=K):
-        model_of()(tokens(2, 30), past_key_values=cache)
-        model_of()(tokens(2, 1), past_key_values=cache)  # sums V up once
+        model_of()(tokens(2, 30), **{CACHE_ARGUMENT: cache})
+        model_of()(tokens(2, 1), **{CACHE_ARGUMENT: cache})  # sums V up once
         monkeypatch.setattr(int8, "dequantise", lambda *_: pytest.fail("the layer was multiplied out"))
         monkeypatch.setattr(value_mean, "sum_values", lambda *_: pytest.fail("all of V was read"))
         for _ in range(3):
-            model_of()(tokens(2, 1), past_key_values=cache)
+            model_of()(tokens(2, 1), **{CACHE_ARGUMENT: cache})
 
 
 WRONG = {
@@ -179,7 +180,7 @@ def test_error(case):
 def test_scales_of_another_head_dim_are_refused_by_name():
     cache = Int8Cache(new_model(head_dim=32).config, table=table_with_scales())
     with pytest.raises(TopThetaValueError, match=r"table: expected scales of \[2, 32\] channels, .* got \[2, 16\]"):
-        new_model(head_dim=32)(tokens(1, 5), past_key_values=cache)
+        new_model(head_dim=32)(tokens(1, 5), **{CACHE_ARGUMENT: cache})
 
 
 @torch.no_grad()
@@ -188,21 +189,21 @@ def test_an_interrupted_step_leaves_no_request_behind():
         raise KeyboardInterrupt
 
     cache = Int8Cache(model_of().config)
-    model_of()(tokens(1, 30), past_key_values=cache)
+    model_of()(tokens(1, 30), **{CACHE_ARGUMENT: cache})
     handle = model_of().model.layers[0].self_attn.v_proj.register_forward_hook(interrupt)
     with pytest.raises(KeyboardInterrupt), sparsify(model_of(), table_of(), k=K):
-        model_of()(tokens(1, 1), past_key_values=cache)
+        model_of()(tokens(1, 1), **{CACHE_ARGUMENT: cache})
     handle.remove()
     assert not any(layer.asked_for_numbers for layer in cache.layers)
-    assert model_of()(tokens(1, 1), past_key_values=cache).logits.isfinite().all()
+    assert model_of()(tokens(1, 1), **{CACHE_ARGUMENT: cache}).logits.isfinite().all()
 
 
 def test_a_cache_belongs_to_one_size_of_heads():
     small, large = new_model(head_dim=18), new_model(head_dim=20)  # rows of as many bytes
     cache = Int8Cache(small.config)
-    small(tokens(1, 8), past_key_values=cache)
+    small(tokens(1, 8), **{CACHE_ARGUMENT: cache})
     with pytest.raises(TopThetaValueError, match=r"expected keys and values of 18 and 18 elements.* got 20 and 20"):
-        large(tokens(1, 8), past_key_values=cache)
+        large(tokens(1, 8), **{CACHE_ARGUMENT: cache})
 
 
 def test_scales_of_ranks_are_joined_before_zeros_are_replaced():

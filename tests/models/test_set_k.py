@@ -17,6 +17,7 @@ from tests.models.tiny import model_of, new_model, tokens
 from tests.tiers import full
 from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
 from toptheta_npu.models import NothingSparsifiedWarning, calibrate, calibrate_discarded_mass, sparsify
+from toptheta_npu.models.caches.naming import CACHE_ARGUMENT
 from toptheta_npu.models.sparse.device_thresholds import DeviceThresholds
 from toptheta_npu.thresholds import ThresholdTable
 
@@ -38,12 +39,12 @@ def offline_table() -> ThresholdTable:
 
 def begun(ids: Tensor, cache=None):
     cache = DynamicCache() if cache is None else cache
-    model_of()(ids[:, :30], past_key_values=cache)
+    model_of()(ids[:, :30], **{CACHE_ARGUMENT: cache})
     return cache
 
 
 def step(cache, ids: Tensor, number: int) -> Tensor:
-    return model_of()(ids[:, 30 + number : 31 + number], past_key_values=cache).logits
+    return model_of()(ids[:, 30 + number : 31 + number], **{CACHE_ARGUMENT: cache}).logits
 
 
 @pytest.mark.parametrize("placement", ["pre_softmax", "post_softmax"])
@@ -76,12 +77,12 @@ def test_a_compiled_step_sees_another_k_and_is_not_compiled_again():
         for k in ks:
             run.set_k(k)
             at = cache.get_seq_length()
-            yield forward(ids[:, at : at + 1], past_key_values=cache).logits
+            yield forward(ids[:, at : at + 1], **{CACHE_ARGUMENT: cache}).logits
 
     with sparsify(model, table, k=20) as run:
         caches = [StaticCache(config=model.config, max_cache_len=64) for _ in range(2)]
         for cache in caches:
-            model(ids[:, :30], past_key_values=cache)
+            model(ids[:, :30], **{CACHE_ARGUMENT: cache})
         list(steps(compiled, caches[0], warm_up))
         before = counter.frame_count, stats["unique_graphs"]
         with torch._dynamo.config.patch(error_on_recompile=True):

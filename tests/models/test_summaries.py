@@ -18,6 +18,7 @@ from tests.models.tiny import K, left_padded, model_of, table_of, tokens
 from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
 from toptheta_npu.evaluation.methods.top_k import select_top_k as top_k
 from toptheta_npu.models import LayerStatistics, LayerSummary, apply_selection, calibrate, sparsify
+from toptheta_npu.models.caches.naming import CACHE_ARGUMENT
 from toptheta_npu.models.sparse.histogram import Histogram
 from toptheta_npu.models.sparse.summaries import SummaryRecorder
 
@@ -87,7 +88,7 @@ def test_threads_add_up_to_their_single_runs():
         with torch.no_grad():
             cache, ids = DynamicCache(), tokens(1, 26, seed=number)
             for part in ids.split([20, *[1] * 6], dim=1):
-                model(part, past_key_values=cache)
+                model(part, **{CACHE_ARGUMENT: cache})
 
     with sparsify(model, table, k=K, prefill="thresholded", statistics="summary") as run:
         alone = []

@@ -16,6 +16,7 @@ from toptheta_npu.errors import TopThetaError, TopThetaTypeError, TopThetaValueE
 from toptheta_npu.evaluation.methods.tau import select_probable
 from toptheta_npu.fallback import sampled
 from toptheta_npu.models import Int8Cache, apply_selection, calibrate, calibrate_cache_scales, sparsify
+from toptheta_npu.models.caches.naming import CACHE_ARGUMENT
 from toptheta_npu.thresholds.uniform import SHORTEST, uniform_table
 
 pytestmark = pytest.mark.usefixtures("no_grad")
@@ -67,8 +68,8 @@ def test_a_short_row_keeps_by_its_sample_what_it_keeps_by_all_of_it() -> None:
         with sparsify(model_of(), tau=TAU, lse=lse, prefill="thresholded", statistics=True) as run:
             logits.append(model_of()(ids).logits)
             cache = DynamicCache()
-            model_of()(ids[:, :50], past_key_values=cache)
-            logits.append(model_of()(ids[:, 50:51], past_key_values=cache).logits)
+            model_of()(ids[:, :50], **{CACHE_ARGUMENT: cache})
+            logits.append(model_of()(ids[:, 50:51], **{CACHE_ARGUMENT: cache}).logits)
         kept.append([layer.kept for layer in run.statistics()])
     assert all(torch.equal(*pair) for pair in zip(*kept, strict=True))
     torch.testing.assert_close(logits[:2], logits[2:])
@@ -86,7 +87,7 @@ def test_rows_by_a_sample_are_those_of_the_rule_itself(padded: bool) -> None:
         cache, steps = DynamicCache(), []
         for part in (ids[:, :50], *ids[:, 50:56].split(1, 1), ids[:, 56:]):  # single tokens, and some at once
             seen = None if mask is None else mask[:, : int(cache.get_seq_length()) + part.shape[1]]
-            steps.append(model_of()(part, attention_mask=seen, past_key_values=cache).logits)
+            steps.append(model_of()(part, attention_mask=seen, **{CACHE_ARGUMENT: cache}).logits)
     real = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
     for found in (whole, torch.cat(steps, 1)):
         torch.testing.assert_close(found[real], expected[real], atol=1e-4, rtol=1e-4)
@@ -104,9 +105,9 @@ def test_a_sample_of_an_int8_cache_is_what_its_numbers_stand_for(scales: str) ->
     for lse in ("exact", "sampled"):
         cache = Int8Cache(model_of().config, table=table)
         with sparsify(model_of(), tau=TAU, lse=lse, statistics=True) as run:
-            model_of()(ids[:, :50], past_key_values=cache)
-            model_of()(ids[:, 50:51], past_key_values=cache)
-            model_of()(ids[:, 51:], past_key_values=cache)
+            model_of()(ids[:, :50], **{CACHE_ARGUMENT: cache})
+            model_of()(ids[:, 50:51], **{CACHE_ARGUMENT: cache})
+            model_of()(ids[:, 51:], **{CACHE_ARGUMENT: cache})
         kept.append([layer.kept for layer in run.statistics()])
     assert all(torch.equal(*pair) for pair in zip(*kept, strict=True))
 

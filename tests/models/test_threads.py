@@ -15,6 +15,7 @@ from tests.models.tiny import CACHES, K, model_of, new_cache, new_model, table_o
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.evaluation.methods.top_k import select_top_k as top_k
 from toptheta_npu.models import apply_selection, sparsify
+from toptheta_npu.models.caches.naming import CACHE_ARGUMENT
 from toptheta_npu.models.hook.architecture import attention_modules
 
 THREADS, STEPS = 4, 6
@@ -50,9 +51,9 @@ def decode(number: int, kind: str = "growing") -> Tensor:
     ids = tokens(1, 20 + STEPS, seed=number)
     cache = new_cache(kind)
     with torch.no_grad():
-        parts = [model_of()(ids[:, :20], past_key_values=cache).logits]
+        parts = [model_of()(ids[:, :20], **{CACHE_ARGUMENT: cache}).logits]
         for at in range(20, 20 + STEPS):
-            parts.append(model_of()(ids[:, at : at + 1], past_key_values=cache).logits)
+            parts.append(model_of()(ids[:, at : at + 1], **{CACHE_ARGUMENT: cache}).logits)
     return torch.cat(parts, dim=1)
 
 

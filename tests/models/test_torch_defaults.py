@@ -20,6 +20,7 @@ from toptheta_npu.models import (
     calibrate_discarded_mass,
     sparsify,
 )
+from toptheta_npu.models.caches.naming import CACHE_ARGUMENT
 from toptheta_npu.thresholds import ThresholdTable
 
 pytestmark = pytest.mark.usefixtures("no_grad")
@@ -52,7 +53,7 @@ def _runs(model: PreTrainedModel, by_mean: ThresholdTable, table: ThresholdTable
         for layer in run.statistics():
             yield from (layer.keys, layer.kept, layer.value_rows, layer.decode)
     with sparsify(model, table, k=8) as run:
-        yield generate(model, ids=PROMPT[:1], past_key_values=GrowingCache(), **LOOKUP)
+        yield generate(model, ids=PROMPT[:1], **{CACHE_ARGUMENT: GrowingCache()}, **LOOKUP)
         run.set_k(4)
         yield step_logits(model, PROMPT[:1], 15, cache=Int8Cache(model.config, table=table))
     for sdc, cache in (("offline", None), ("exp_threshold", Int8Cache(model.config))):

@@ -16,6 +16,7 @@ from tests.models.tiny import K, model_of, new_model, table_of, tokens
 from toptheta_npu.errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
 from toptheta_npu.evaluation.methods.dense import select_all as dense
 from toptheta_npu.models import apply_selection, calibrate, sparsify
+from toptheta_npu.models.caches.naming import CACHE_ARGUMENT
 from toptheta_npu.models.hook.architecture import attention_modules
 
 SIZES = {
@@ -104,16 +105,16 @@ def test_masks_with_holes_are_refused_in_decode(static):
         with pytest.raises(TopThetaNotImplementedError, match="holes"):
             model_of().generate(ids, attention_mask=mask[:, :20], max_new_tokens=3, **options)
         cache = DynamicCache()
-        model_of()(ids, past_key_values=cache)
+        model_of()(ids, **{CACHE_ARGUMENT: cache})
         with pytest.raises(TopThetaNotImplementedError, match="holes"):
-            model_of()(tokens(1, 1), attention_mask=mask[:, :21], past_key_values=cache)
+            model_of()(tokens(1, 1), attention_mask=mask[:, :21], **{CACHE_ARGUMENT: cache})
         _one_step()
 
 
 def _one_step():
     cache = DynamicCache()
-    model_of()(tokens(1, 20), past_key_values=cache)
-    model_of()(tokens(1, 1), past_key_values=cache)
+    model_of()(tokens(1, 20), **{CACHE_ARGUMENT: cache})
+    model_of()(tokens(1, 1), **{CACHE_ARGUMENT: cache})
 
 
 def test_a_four_dimensional_mask_that_is_plain_causal_is_taken():
@@ -127,8 +128,8 @@ def test_other_caches_are_refused():
     window = DynamicCache(config=MistralConfig(**SIZES, sliding_window=8))
     with torch.no_grad(), sparsify(model_of(), table_of(), k=K, prefill="thresholded"):
         model_of()(tokens(1, 20))
-        with pytest.raises(TopThetaNotImplementedError, match=r"past_key_values.*DynamicCache"):
-            model_of()(tokens(1, 4), past_key_values=window)
+        with pytest.raises(TopThetaNotImplementedError, match=rf"^{CACHE_ARGUMENT}: .*DynamicCache"):
+            model_of()(tokens(1, 4), **{CACHE_ARGUMENT: window})
 
 
 class _Listed(DynamicLayer):
@@ -157,10 +158,10 @@ class _Halves(DynamicLayer):
 
 @pytest.mark.parametrize("layer", [_Listed, _Halves])
 def test_caches_that_do_not_keep_plain_keys_and_values_are_refused(layer):
-    named = rf"past_key_values: expected .*plain tensors.*got {layer.__name__}; .*DynamicCache\(\) or StaticCache"
+    named = rf"^{CACHE_ARGUMENT}: expected .*plain tensors.*got {layer.__name__}; .*DynamicCache\(\) or StaticCache"
     with torch.no_grad(), sparsify(model_of(), table_of(), k=K):
         with pytest.raises(TopThetaNotImplementedError, match=named):
-            model_of()(tokens(1, 20), past_key_values=Cache(layers=[layer() for _ in range(2)]))
+            model_of()(tokens(1, 20), **{CACHE_ARGUMENT: Cache(layers=[layer() for _ in range(2)])})
         _one_step()
 
 

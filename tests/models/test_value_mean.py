@@ -14,6 +14,7 @@ from transformers import StaticCache
 from tests.models.tiny import CACHES, K, model_of, new_cache, new_model, table_of, tokens
 from toptheta_npu.models import sparsify
 from toptheta_npu.models.caches import value_mean
+from toptheta_npu.models.caches.naming import CACHE_ARGUMENT
 from toptheta_npu.models.caches.visible_keys import Rows
 from toptheta_npu.models.sparse import threshold_rule
 
@@ -63,7 +64,7 @@ GROWING = pytest.mark.parametrize("kind", ["dynamic", "growing"])
 
 def feed(ids, cache, first):
     for at in range(first, ids.shape[1]):
-        model_of()(ids[:, at : at + 1], past_key_values=cache)
+        model_of()(ids[:, at : at + 1], **{CACHE_ARGUMENT: cache})
 
 
 @pytest.mark.parametrize("cache", [None, "dynamic"])
@@ -86,10 +87,10 @@ def test_static_cache_on_a_cpu_sums_up_once_too(steps):
 def test_rejected_drafts_are_left_out_without_reading_v_again(steps, kind, dropped):
     cache, ids = new_cache(kind), tokens(2, 60, seed=5)
     with sparsify(model_of(), table_of(), k=K):
-        model_of()(ids[:, :20], past_key_values=cache)
+        model_of()(ids[:, :20], **{CACHE_ARGUMENT: cache})
         for new in (1, 5, 5, 1):
             at = cache.get_seq_length()
-            model_of()(ids[:, at : at + new], past_key_values=cache)
+            model_of()(ids[:, at : at + new], **{CACHE_ARGUMENT: cache})
             if dropped and new > 1:
                 cache.crop(-dropped)
     assert steps == [True] * 2 + [False] * 6
@@ -109,7 +110,7 @@ EDITS = {
 def test_edits_of_a_growing_cache_are_noticed_once(steps, inference, edit):
     cache, ids = new_cache("growing"), tokens(2, 40)
     with torch.inference_mode(inference), torch.no_grad(), sparsify(model_of(), table_of(), k=K):
-        model_of()(ids[:, :20], past_key_values=cache)
+        model_of()(ids[:, :20], **{CACHE_ARGUMENT: cache})
         feed(ids[:, :25], cache, 20)
         steps.clear()
         for layer in cache.layers:
@@ -189,7 +190,7 @@ class Session:
         self.drawn += 1
         ids = tokens(len(self.mask), count, seed=self.drawn)
         self.mask = torch.cat([self.mask, torch.ones_like(ids)], dim=1)
-        (model_of() if model is None else model)(ids, attention_mask=self.mask, past_key_values=self.cache)
+        (model_of() if model is None else model)(ids, attention_mask=self.mask, **{CACHE_ARGUMENT: self.cache})
 
     def do(self, name: str, argument) -> None:
         if name == "step":

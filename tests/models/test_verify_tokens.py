@@ -34,6 +34,7 @@ from toptheta_npu.models import (
     calibrate_discarded_mass,
     sparsify,
 )
+from toptheta_npu.models.caches.naming import CACHE_ARGUMENT
 
 pytestmark = pytest.mark.usefixtures("no_grad")
 
@@ -51,9 +52,9 @@ def drafts(how: str) -> dict:
 
 def pieces(model, ids: Tensor, cache, first: int, sizes, **options) -> Tensor:
     """Logits of a prompt's last row, and of the pieces that follow it, each in a call of its own."""
-    parts = [model(ids[:, :first], past_key_values=cache, **options).logits[:, -1:]]
+    parts = [model(ids[:, :first], **{CACHE_ARGUMENT: cache}, **options).logits[:, -1:]]
     for size in sizes:
-        parts.append(model(ids[:, first : first + size], past_key_values=cache, **options).logits)
+        parts.append(model(ids[:, first : first + size], **{CACHE_ARGUMENT: cache}, **options).logits)
         first += size
     return torch.cat(parts, 1)
 
@@ -113,8 +114,8 @@ def test_a_prompt_that_begins_within_the_call_is_a_prompt():
 
     def second_piece() -> Tensor:
         cache = DynamicCache()
-        model(ids[:, :22], attention_mask=mask[:, :22], past_key_values=cache)
-        return model(ids[:, 22:], attention_mask=mask, past_key_values=cache).logits
+        model(ids[:, :22], attention_mask=mask[:, :22], **{CACHE_ARGUMENT: cache})
+        return model(ids[:, 22:], attention_mask=mask, **{CACHE_ARGUMENT: cache}).logits
 
     dense = second_piece()
     with warnings.catch_warnings():
@@ -134,8 +135,8 @@ def test_padding_on_either_side_of_a_few_tokens(kind):
     positions = (mask.cumsum(-1) - 1).clamp_min(0)
     with sparsify(model, table_of(), k=K):
         cache = new_cache(kind)
-        model(**prompts, position_ids=positions[:, :20], past_key_values=cache)
-        together = model(new, attention_mask=mask, position_ids=positions[:, 20:], past_key_values=cache).logits
+        model(**prompts, position_ids=positions[:, :20], **{CACHE_ARGUMENT: cache})
+        together = model(new, attention_mask=mask, position_ids=positions[:, 20:], **{CACHE_ARGUMENT: cache}).logits
         alone = [step_logits(model, text, length)[:, 1:] for text, length in zip(texts, (20, 10), strict=True)]
     torch.testing.assert_close(together[:1, :1], alone[0], atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(together[1:], alone[1], atol=1e-4, rtol=1e-4)
@@ -187,9 +188,9 @@ def test_an_int8_cache_verifies_its_numbers_as_they_lie(monkeypatch, scales, how
         return Int8Cache(model.config, table=table if scales == "channel" else None)
 
     with sparsify(model, table, k=K):
-        expected = generate(model, ids=REPEATED, past_key_values=cache())
+        expected = generate(model, ids=REPEATED, **{CACHE_ARGUMENT: cache()})
         monkeypatch.setattr("toptheta_npu.models.caches.int8.dequantise", only_prompts)
-        found = generate(model, ids=REPEATED, past_key_values=cache(), **drafts(how))
+        found = generate(model, ids=REPEATED, **{CACHE_ARGUMENT: cache()}, **drafts(how))
     assert torch.equal(found, expected)
 
 

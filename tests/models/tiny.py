@@ -30,6 +30,7 @@ from transformers.masking_utils import sdpa_mask
 from toptheta_npu.fallback import reference
 from toptheta_npu.fallback.compensation import Compensation
 from toptheta_npu.models import GrowingCache, calibrate
+from toptheta_npu.models.caches.naming import CACHE_ARGUMENT
 from toptheta_npu.models.hook.architecture import sliding_layers
 from toptheta_npu.thresholds import ThresholdTable
 
@@ -160,7 +161,7 @@ def drafting(assistant):
 def step_logits(model, ids: Tensor, prompt: int, cache=None, **options) -> Tensor:
     """Logits of the prompt's last row and of one decode step after the other."""
     cache = DynamicCache() if cache is None else cache
-    parts = [model(ids[:, :prompt], past_key_values=cache, **options).logits[:, -1:]]
+    parts = [model(ids[:, :prompt], **{CACHE_ARGUMENT: cache}, **options).logits[:, -1:]]
     for position in range(prompt, ids.shape[1]):
-        parts.append(model(ids[:, position : position + 1], past_key_values=cache, **options).logits)
+        parts.append(model(ids[:, position : position + 1], **{CACHE_ARGUMENT: cache}, **options).logits)
     return torch.cat(parts, dim=1)

@@ -18,6 +18,7 @@ from tests.models.tiny import new_model, tokens
 from toptheta_npu import incremental_attention
 from toptheta_npu.context_parallel import context_parallel_attention
 from toptheta_npu.models import calibrate, calibrate_discarded_mass, sparsify
+from toptheta_npu.models.caches.naming import CACHE_ARGUMENT
 from toptheta_npu.models.calibration import sequence_rows
 from toptheta_npu.models.calibration.kept_rows import count_kept
 from toptheta_npu.thresholds import ThresholdTable
@@ -124,11 +125,11 @@ def test_statistics_of_a_prompt_and_of_steps_stay_on_the_device(
     moved = model.to("npu", torch.bfloat16)
     with torch.no_grad(), sparsify(moved, **thresholds, prefill="thresholded", statistics="summary") as run:
         with Transfers() as prompt:
-            cache = moved(ids, logits_to_keep=1).past_key_values
-        moved(ids[:, :1], past_key_values=cache)
+            cache = moved(ids, logits_to_keep=1)[CACHE_ARGUMENT]
+        moved(ids[:, :1], **{CACHE_ARGUMENT: cache})
         with Transfers() as steps:
             for _ in range(3):
-                moved(ids[:, :1], past_key_values=cache)
+                moved(ids[:, :1], **{CACHE_ARGUMENT: cache})
     # of a prompt one look at the V rows of each layer, and one at the mask by the model itself
     assert prompt.copies == 0
     assert prompt.waits <= LAYERS + 1

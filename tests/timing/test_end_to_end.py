@@ -20,6 +20,7 @@ from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
 from toptheta_npu.cli import app
 from toptheta_npu.errors import TopThetaError, TopThetaValueError
 from toptheta_npu.models import GrowingCache, Int8Cache, calibrate_cache_scales
+from toptheta_npu.models.caches.naming import CACHE_ARGUMENT
 from toptheta_npu.models.sparse import threshold_rule
 from toptheta_npu.timing import end_to_end
 from toptheta_npu.timing.clocks import Timing
@@ -64,7 +65,7 @@ def test_int8_is_generated_with_in_turn(monkeypatch: pytest.MonkeyPatch) -> None
     generate, caches, operator, read = model.generate, [], threshold_rule.incremental_attention, set()
 
     def watched(tokens: torch.Tensor, **options: Any) -> Any:
-        caches.append(options["past_key_values"])
+        caches.append(options[CACHE_ARGUMENT])
         return generate(tokens, **options)
 
     def seen(query: torch.Tensor, key: torch.Tensor, *arguments: Any, **options: Any) -> Any:

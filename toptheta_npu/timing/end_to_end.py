@@ -160,8 +160,10 @@ def prompt_cache(model: Any, tokens: Tensor) -> DynamicCache:
     """Run the prompt but for its last token."""
     from transformers import DynamicCache
 
+    from ..models.caches.naming import CACHE_ARGUMENT
+
     cache = DynamicCache(config=model.config)
-    model.generate(tokens[:, :-1], max_new_tokens=1, do_sample=False, past_key_values=cache)
+    model.generate(tokens[:, :-1], max_new_tokens=1, do_sample=False, **{CACHE_ARGUMENT: cache})
     return cache
 
 
@@ -169,6 +171,8 @@ def step_seconds(
     model: Any, tokens: Tensor, prompt: DynamicCache, variant: Variant, count: int, clock: Clock = time.perf_counter
 ) -> list[float]:
     """Generate after a prompt whose cache holds all but its last token. Measure from each new token to the next."""
+    from ..models.caches.naming import CACHE_ARGUMENT
+
     own = copy.deepcopy(prompt)
     cache = own if variant.cache_of is None else variant.cache_of(own)
     ticks: list[float] = []
@@ -180,7 +184,7 @@ def step_seconds(
 
     with variant.context():
         model.generate(
-            tokens, past_key_values=cache, max_new_tokens=count, min_new_tokens=count, do_sample=False,
+            tokens, **{CACHE_ARGUMENT: cache}, max_new_tokens=count, min_new_tokens=count, do_sample=False,
             logits_processor=[tick],
         )  # fmt: skip
     return [later - earlier for earlier, later in itertools.pairwise(ticks)]

@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ...errors import TopThetaValueError
+from ...models.caches.naming import CACHE_ARGUMENT
 from ..measurement import Measurement, check_layers
 from ..methods.method import Method
 from ..read_counter import ReadCounter
@@ -103,5 +104,5 @@ def check_positions(positions: int, length: int) -> None:
 def _negative_log_likelihood(model: PreTrainedModel, tokens: Tensor, prefix: Prefix) -> float:
     """Average the nats of all tokens but the first, after a prefix."""
     tokens = tokens.to(model.device)
-    logits = model(tokens[None, :-1], past_key_values=prefix.to_continue()).logits[0]
+    logits = model(tokens[None, :-1], **{CACHE_ARGUMENT: prefix.to_continue()}).logits[0]
     return F.cross_entropy(logits.float(), tokens[1:], reduction="mean").item()

@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from ...errors import TopThetaValueError
+from ...models.caches.naming import CACHE_ARGUMENT
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +109,7 @@ def run_prefix(model: PreTrainedModel, tokens: Sequence[int] | Tensor, before: P
     check_tokens(model, tokens)
     cache = DynamicCache(config=model.config) if before is None else before.to_continue()
     tokens = torch.as_tensor(tokens, dtype=torch.int64, device=model.device)
-    return Prefix(cache, model(tokens[None], past_key_values=cache, logits_to_keep=1).logits[0])
+    return Prefix(cache, model(tokens[None], **{CACHE_ARGUMENT: cache}, logits_to_keep=1).logits[0])
 
 
 def score(model: PreTrainedModel, prefix: Prefix, tokens: Sequence[int]) -> Likelihood:
@@ -126,7 +127,7 @@ def score_all(model: PreTrainedModel, prefix: Prefix, continuations: Sequence[Se
         answers = torch.tensor([list(continuations[place]) for place in places], dtype=torch.int64, device=model.device)
         logits = prefix.logits.expand(len(places), 1, -1)
         if length > 1:
-            after = model(answers[:, :-1], past_key_values=prefix.to_continue(len(places))).logits
+            after = model(answers[:, :-1], **{CACHE_ARGUMENT: prefix.to_continue(len(places))}).logits
             logits = torch.cat([logits.to(after), after], 1)
         answers = answers.to(logits.device)
         each = logits.float().log_softmax(-1).gather(-1, answers[..., None])[..., 0].sum(1)

@@ -33,7 +33,7 @@ class GrowingCache(DynamicCache):
         >>> model, _ = load_tiny_llama()
         >>> prompt, options = torch.arange(300)[None], {"max_new_tokens": 4, "min_new_tokens": 4, "do_sample": False}
         >>> cache = GrowingCache(model.config)
-        >>> torch.equal(model.generate(prompt, **options, past_key_values=cache), model.generate(prompt, **options))
+        >>> torch.equal(model.generate(prompt, **options, cache=cache), model.generate(prompt, **options))
         True
         >>> cache.layers[0].keys.shape
         torch.Size([1, 2, 303, 64])

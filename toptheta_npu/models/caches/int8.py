@@ -24,6 +24,7 @@ from ...fallback.antiquant import (
 )
 from ...thresholds import ThresholdTable
 from .growing import GrowingLayer
+from .naming import CACHE_ARGUMENT
 
 _SCALE_BYTES = 4
 _THIS_MODEL = "give the table of this model"
@@ -56,7 +57,7 @@ class Int8Cache(Cache):
         >>> prompt, options = torch.arange(600)[None], {"max_new_tokens": 4, "min_new_tokens": 4, "do_sample": False}
         >>> cache = Int8Cache(model.config)
         >>> with sparsify(model, table, k=64):
-        ...     in_16_bits, in_int8 = (model.generate(prompt, **options, past_key_values=c) for c in (None, cache))
+        ...     in_16_bits, in_int8 = (model.generate(prompt, **options, cache=c) for c in (None, cache))
         >>> torch.equal(in_16_bits, in_int8), cache.layers[0].keys.dtype
         (True, torch.int8)
     """
@@ -171,7 +172,7 @@ class Int8Layer(GrowingLayer):  # type: ignore[no-untyped-call]
         if self.is_initialized and head_dim != self.head_dim:
             got, expected = (" and ".join(map(str, dims)) for dims in (head_dim, self.head_dim))
             raise TopThetaValueError(
-                "past_key_values",
+                CACHE_ARGUMENT,
                 f"keys and values of {expected} elements, as it holds",
                 got,
                 "give each model a cache",

@@ -19,6 +19,7 @@ from ..._value_checks import host_can_read
 from ...errors import TopThetaNotImplementedError, TopThetaTypeError
 from ...fallback.antiquant import dequantise
 from .int8 import Int8Layer
+from .naming import CACHE_ARGUMENT
 from .visible_keys import Rows
 
 STATE = "_toptheta_value_mean"
@@ -121,7 +122,7 @@ class CachedLayer:
         if isinstance(kept, Tensor) and kept.shape[::2] == value.shape[::2]:
             return
         raise TopThetaNotImplementedError(
-            "past_key_values", "layers that keep all keys and values as plain tensors", type(layer).__name__,
+            CACHE_ARGUMENT, "layers that keep all keys and values as plain tensors", type(layer).__name__,
             "pass DynamicCache() or StaticCache(...), and no cache_implementation but 'static'",
         )  # fmt: skip
 
@@ -184,7 +185,7 @@ class CachedLayer:
 
 def cache_among(args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
     """Find the cache among the arguments of an attention module. Most name it alike, some otherwise or not at all."""
-    cache = kwargs.get("past_key_values")
+    cache = kwargs.get(CACHE_ARGUMENT)
     if cache is not None:
         return cache
     return next((value for value in (*args, *kwargs.values()) if isinstance(value, Cache)), None)
@@ -200,13 +201,13 @@ def look_at_cache(cache: object, index: int, owner: object) -> CachedLayer | Non
     if cache is None:
         return None
     if not isinstance(cache, Cache):
-        raise TopThetaTypeError("past_key_values", "a transformers Cache", type(cache).__name__, "pass a DynamicCache")
+        raise TopThetaTypeError(CACHE_ARGUMENT, "a transformers Cache", type(cache).__name__, "pass a DynamicCache")
     if isinstance(cache, EncoderDecoderCache):
         cache = cache.self_attention_cache
     layer = cache.layers[index] if index < len(cache.layers) else None
     if getattr(layer, "is_sliding", False):
         raise TopThetaNotImplementedError(
-            "past_key_values", "a cache that keeps all tokens", type(layer).__name__, "pass DynamicCache()"
+            CACHE_ARGUMENT, "a cache that keeps all tokens", type(layer).__name__, "pass DynamicCache()"
         )
     return CachedLayer(cache, index, owner)
 

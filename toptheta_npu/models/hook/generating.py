@@ -10,9 +10,8 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from ..caches.growing import GrowingCache
+from ..caches.naming import CACHE_ARGUMENT
 from ..caches.visible_keys import ForwardRows
-
-_CACHE = "past_key_values"
 
 
 @contextmanager
@@ -35,13 +34,13 @@ def _with_growing_cache(original: type[PreTrainedModel], rows: ForwardRows) -> A
         def _prepare_cache_for_generation(
             self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
         ) -> Any:
-            chosen = model_kwargs.get(_CACHE) is not None or generation_config.cache_implementation is not None
+            chosen = model_kwargs.get(CACHE_ARGUMENT) is not None or generation_config.cache_implementation is not None
             result = super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)
-            made = model_kwargs.get(_CACHE)
+            made = model_kwargs.get(CACHE_ARGUMENT)
             if chosen or generation_config.use_cache is False or not self._supports_default_dynamic_cache():
                 return result
             if made is None or type(made) is DynamicCache:  # transformers 5.0 leaves it to the model
-                model_kwargs[_CACHE] = GrowingCache(self.config.get_text_config(decoder=True))
+                model_kwargs[CACHE_ARGUMENT] = GrowingCache(self.config.get_text_config(decoder=True))
             return result
 
         def _get_candidate_generator(self, *args: Any, **kwargs: Any) -> Any:

@@ -1,0 +1,10 @@
+"""What transformers calls the cache that calls and outputs of a model hold: ``cache`` since 5.24."""
+
+from __future__ import annotations
+
+import inspect
+
+from transformers import GenerationMixin
+
+_PARAMETERS = inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
+CACHE_ARGUMENT = "cache" if "cache" in _PARAMETERS else "past_key_values"
