@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import signal
+import socket
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -159,6 +162,41 @@ def test_what_a_killed_process_held_is_free(tmp_path: Path) -> None:
     os.waitpid(child, 0)
     with held(target):
         pass
+
+
+def test_a_lock_file_that_is_removed_between_opening_and_locking_keeps_others_out(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One process ends while a second is about to lock; a third must not come in beside the second."""
+    target = folder / "state"
+    ours, theirs = socket.socketpair()
+
+    def lock_late(*given: Any) -> None:
+        monkeypatch.undo()
+        theirs.send(b"opened")
+        theirs.recv(1)
+        fcntl.flock(*given)
+
+    child = os.fork()
+    if child == 0:
+        with suppress(BaseException):
+            ours.close()
+            theirs.recv(1)
+            monkeypatch.setattr(fcntl, "flock", lock_late)
+            with held(target):
+                theirs.send(b"locked")
+                theirs.recv(1)
+        os._exit(0)
+    theirs.close()
+    with ours:
+        with held(target):
+            ours.send(b"!")
+            assert ours.recv(6) == b"opened"
+        ours.send(b"!")
+        assert ours.recv(6) == b"locked"
+        with pytest.raises(TopThetaValueError, match="one that another works on"):
+            held(target).__enter__()
+    os.waitpid(child, 0)
 
 
 def test_a_new_folder_comes_whole_and_with_the_usual_modes(folder: Path) -> None:

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from .errors import TopThetaTypeError, TopThetaValueError
 
@@ -199,19 +199,33 @@ def held(path: str | os.PathLike[str]) -> Iterator[None]:
     target = _replaceable(path, None)
     lock = target.with_name(f".{target.name}.lock")
     with _typed_errors(None, target, "file"):
-        file = lock.open("ab")
+        file = _locked(lock)
+    if file is None:
+        expected, got = "a file that no other process works on", "one that another works on"
+        raise file_error(path, expected, got, "wait for its end, or name another file")
     with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            expected, got = "a file that no other process works on", "one that another works on"
-            raise file_error(path, expected, got, "wait for its end, or name another file") from error
-        except OSError:  # such as a network file system without locks
-            pass
         try:
             yield
         finally:
             lock.unlink(missing_ok=True)
+
+
+def _locked(lock: Path) -> BinaryIO | None:
+    """Open and lock the file at ``lock``, which need not be there; None while another process has it."""
+    while True:
+        file = lock.open("ab")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            return None
+        except OSError:  # such as a network file system without locks
+            return file
+        # who had it removes it: a lock on a removed file keeps nobody out
+        there = status(lock, "a file")
+        if there is not None and os.path.samestat(os.fstat(file.fileno()), there):
+            return file
+        file.close()
 
 
 @contextmanager
