@@ -26,6 +26,7 @@ OLDEST_TRANSFORMERS := build/transformers-oldest
 TRITON := build/triton
 # the oldest that the kernels take, and the newest; they are only compiled by these
 TRITON_VERSIONS := 3.3.1 3.9.0
+TRITON_READY := $(patsubst %,$(TRITON)/%/.ready,$(TRITON_VERSIONS))
 OLDEST := build/oldest
 OLDEST_PYTHON ?= python3.10
 OLDEST_SET := 'numpy==1.26.*' 'pyyaml==6.0.*' 'safetensors==0.5.*' 'typer==0.15.*' 'rich==13.*' 'matplotlib==3.9.*' \
@@ -99,7 +100,7 @@ $(OLDEST_TRANSFORMERS)/.ready: $(READY) tests/transformers_oldest.txt
 	@touch $@
 
 # the Triton kernels without a GPU: in Triton's interpreter, and compiled for GPUs that are not there
-test-triton: $(TRITON)/.ready
+test-triton: $(TRITON)/.ready $(TRITON_READY)
 	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(TRITON)/bin/python -m pytest $(QUICKLY) -m 'triton and not full' \
 	  tests/fallback tests/test_operator.py tests/triton
 	OMP_NUM_THREADS=1 $(TRITON)/bin/python -m pytest $(QUICKLY) -m 'not full' tests/triton
@@ -110,9 +111,11 @@ test-triton: $(TRITON)/.ready
 $(TRITON)/.ready: $(READY) tests/triton/packages.txt
 	@echo "Installing Triton into $(TRITON): 600 MB, once; two minutes."
 	$(call OVER_VENV,$(TRITON),tests/triton/packages.txt)
-	for version in $(TRITON_VERSIONS); do \
-	  $(TRITON)/bin/pip install -q --disable-pip-version-check --no-deps --target $(TRITON)/$$version triton==$$version \
-	  || exit 1; done
+	@touch $@
+
+$(TRITON_READY): $(TRITON)/%/.ready: $(TRITON)/.ready
+	rm -rf $(@D)
+	$(TRITON)/bin/pip install -q --disable-pip-version-check --no-deps --target $(@D) triton==$*
 	@touch $@
 
 # on a machine with a GPU and a CUDA build of torch: what runs for CUDA tensors, the Triton kernels and the fallback
