@@ -27,6 +27,7 @@ from tests.serving.ascend_engine import (
 from tests.serving.ascend_parts import AscendAttentionBackendImpl, FullAttentionSpec
 from toptheta_npu import TopThetaBackendError, TopThetaNotImplementedError, TopThetaValueError
 from toptheta_npu.vllm import ascend
+from toptheta_npu.vllm.ascend_metadata import of_sequences
 
 PROMPTS = [40, 21, 1, 90]
 
@@ -70,6 +71,16 @@ def test_mixed_steps_are_split(table: Path) -> None:
     assert_right(served.step([1, 7, 30]))
     assert_right(served.step([3, 1, 1, 20]))
     assert dense_tokens(served) == [[49, 37, 23]] * 2
+
+
+def test_metadata_of_dense_sequences_name_the_places_of_their_rows_alone(table: Path) -> None:
+    served = Served(table)
+    served.step([40, 9, 1])
+    metadata = served.prepare([7, 1, 30], padded_tokens=2)
+    step, slots = metadata.toptheta_step, metadata.slot_mapping.tolist()
+    cut = of_sequences(metadata, step, step.several, step.dense_tokens)
+    assert cut.slot_mapping.tolist() == slots[:7] + slots[8:]
+    assert cut.num_actual_tokens == cut.actual_seq_lengths_q[-1] == 37
 
 
 def test_thresholded_prompts_do_not_reach_the_dense_attention(table: Path) -> None:

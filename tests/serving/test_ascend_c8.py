@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -32,6 +33,21 @@ def test_steps_are_those_of_rounded_rows(
         assert_right(served.step(counts, padded_tokens=2 if counts[-1] == 1 else 0))
     assert dense_tokens(served) == [[49, 47, 20]] * LAYERS  # drafts do not come there
     assert all(isinstance(layer.impl, C8Impl) for layer in served.layers.values())
+
+
+def test_rows_of_padding_are_not_written(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where metadata has places for these, too: as vllm-ascend's own C8 layers, ours cut them off."""
+    served = Served(table, c8=True, dense_layers=[1])
+    build = served.builder.build
+
+    def build_with_all_slots(prefix: int, common: Any) -> Any:
+        metadata = build(prefix, common)
+        metadata.slot_mapping = served.slots[: int(common.query_start_loc_cpu[-1])]
+        return metadata
+
+    monkeypatch.setattr(served.builder, "build", build_with_all_slots)
+    for counts in ([40, 9], [1, 17], [1, 1]):
+        assert_right(served.step(counts, padded_tokens=3))
 
 
 def test_rounding_is_seen(table: Path) -> None:
