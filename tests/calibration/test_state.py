@@ -63,6 +63,22 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
+    "texts", [
+        [TEXTS[0], TEXTS[1].flip(0)],
+        [TEXTS[0].flip(0), TEXTS[1]],  # an earlier one alone
+        [TEXTS[0] + torch.tensor([0, 0, 0, 0, 9]), TEXTS[1]],  # the last token alone
+        [TEXTS[0] + 256, TEXTS[1]],
+        [TEXTS[0] + 2**32, TEXTS[1]],
+        [torch.arange(4), torch.arange(10)],
+        [torch.cat([TEXTS[0], TEXTS[1][:1]]), TEXTS[1][1:]],  # the same tokens, cut elsewhere
+    ],
+)  # fmt: skip
+def test_it_is_not_gone_on_from_with_other_texts(path, texts):
+    with pytest.raises(TopThetaValueError, match="got one with other texts, of 2 sequences and 14 tokens so far; pass"):
+        make(observed(range(0))).resume(path, texts)
+
+
+@pytest.mark.parametrize(
     ("spoil", "message"),
     [
         (lambda content: b"", "expected a safetensors file, got something else or a damaged file"),

@@ -20,6 +20,7 @@ from tests.models.tiny_gguf import (  # noqa: E402
     CHAT_TEMPLATE,
     CONTEXT,
     Q8_0,
+    SPECIAL,
     Vocabulary,
     byte_level,
     make_model,
@@ -136,18 +137,28 @@ def test_digits_stand_alone_in_smollm(tmp_path: Path) -> None:
     assert tokenizer.model_max_length == CONTEXT
 
 
-def test_other_byte_level_vocabularies_split_as_they_should(tmp_path: Path) -> None:
-    blank_one, two = VOCABULARY.id("Ġ1"), VOCABULARY.id("2")
-    (tmp_path / "gpt-2").mkdir()
-    assert converted_tokenizer(tmp_path / "gpt-2", byte_level("gpt-2")).encode(" 12") == [blank_one, two]
-    # digits one by one, without what goes before them
-    (tmp_path / "qwen2").mkdir()
-    qwen, one = byte_level("qwen2"), VOCABULARY.id("1")
-    assert converted_tokenizer(tmp_path / "qwen2", qwen).encode(" 12") == [VOCABULARY.id("Ġ"), one, two]
-    # no merges lead to "Ġxyz", which LLaMA 3 takes from its vocabulary all the same, after its first token
-    (tmp_path / "llama").mkdir()
-    llama = byte_level("llama-bpe", more=["Ġxyz"])
-    assert converted_tokenizer(tmp_path / "llama", llama).encode("a xyz") == [1, llama.id("a"), llama.id("Ġxyz")]
+@pytest.mark.parametrize(
+    ("pre", "text", "expected"),
+    [
+        ("gpt-2", " 12", ["Ġ1", "2"]),
+        ("starcoder", " 12", ["Ġ", "1", "2"]),
+        ("refact", " 12", ["Ġ", "1", "2"]),
+        ("command-r", " 12", ["Ġ", "1", "2"]),
+        # digits one by one, without what goes before them
+        ("qwen2", " 12", ["Ġ", "1", "2"]),
+        # three digits together, after its first token
+        ("llama-bpe", " 1212", [SPECIAL[1], "Ġ", "12", "1", "2"]),
+        ("llama3", "1212", [SPECIAL[1], "12", "1", "2"]),
+        ("llama-v3", "1212", [SPECIAL[1], "12", "1", "2"]),
+        # no merges lead to "Ġxyz", which LLaMA 3 takes from its vocabulary all the same, and others do not
+        ("llama-bpe", "a xyz", [SPECIAL[1], "a", "Ġxyz"]),
+        ("qwen2", "a xyz", ["a", "Ġ", "x", "y", "z"]),
+        ("smollm", "a xyz", ["a", "Ġ", "x", "y", "z"]),
+    ],
+)
+def test_byte_level_vocabularies_split_as_they_should(tmp_path: Path, pre: str, text: str, expected: list[str]) -> None:
+    vocabulary = byte_level(pre, more=["Ġxyz"])
+    assert converted_tokenizer(tmp_path, vocabulary).encode(text) == [vocabulary.id(token) for token in expected]
 
 
 def test_sentencepiece_vocabularies_put_a_blank_before_every_text(tmp_path: Path) -> None:
