@@ -20,6 +20,18 @@ struct Chunk {
     uint32_t scoreRow;
 };
 
+// Where the scales of the rows of a chunk begin in a ring of scales, if each row has one.
+struct ChunkScales {
+    bool perRow = false;
+    uint32_t at = 0;
+
+    // How many of `rows` lie in front of the end of the ring.
+    TOPTHETA_DEVICE inline uint32_t Ahead(const UbLayout& layout, uint32_t rows) const
+    {
+        return Least(rows, ScaleRows(layout) - at);
+    }
+};
+
 // The rows whose V rows one chunk needs.
 struct RowList {
     uint32_t chunkBegin = 0;   // the row of the sequence that has number 0
@@ -44,6 +56,23 @@ TOPTHETA_DEVICE inline bool IsJoint(const UbMap& ub, uint32_t scoreRow)
 {
     return ub.Heads() > 1 && ub.Layout().scoreRows == ub.Layout().chunkRows &&
            (scoreRow == 0 || scoreRow == ub.SecondScores());
+}
+
+// Lanes from the exponentials and masks of a head to those of the next.
+TOPTHETA_DEVICE inline uint32_t PitchOf(const UbMap& ub, const Chunk& chunk)
+{
+    return ub.Heads() > 1 ? ub.Layout().chunkRows : AlignUp(chunk.rows, kLanes);
+}
+
+// Lanes of a head that hold scores, or what stands for none.
+TOPTHETA_DEVICE inline uint32_t LanesOf(const UbMap& ub, const Chunk& chunk)
+{
+    return IsJoint(ub, chunk.scoreRow) ? PitchOf(ub, chunk) : AlignUp(chunk.rows, kLanes);
+}
+
+TOPTHETA_DEVICE inline LocalTensor<float> ScoresOf(UbMap& ub, uint32_t head, const Chunk& chunk)
+{
+    return ub.Scores(head, chunk.scoreRow, LanesOf(ub, chunk));
 }
 
 // Whether lanes that hold no scores may be scaled with the scores of their chunk: they stay finite, and far below them.

@@ -16,10 +16,10 @@ public:
     static constexpr bool kMultipliesKeys = true;
 
     TOPTHETA_DEVICE inline void Init(UbMap* ub, const TilingData* tiling, const KernelTensors& tensors, GM_ADDR,
-                                     CacheRows<Value>* values)
+                                     CacheRows<Value>* values, const VisibleKeys<Types::kTokens>* visible)
     {
         keyRows_.Init(*ub, *tiling, tiling->key, tensors.key, tensors.blockTable, 0, kKeyTableEvent);
-        this->InitValues(ub, tiling, &keyRows_, values);
+        this->InitValues(ub, tiling, &keyRows_, values, visible);
         product_.Init(ub, tiling->headDim);
         lastGather_.Init(ub, tiling->headDim, values, &weightedSum_);
         this->GiveValueBuffer(lastGather_);
@@ -96,9 +96,9 @@ public:
             const Chunk chunk = ScoreChunk(store.BeginChunk(row));
             PlanChunk();
             stream_.Fill();
-            selection_.WeighSample(chunk, sample_);
-            selection_.UpdateMaximum(chunk);
-            selection_.AddTotal(chunk);
+            scores_.WeighSample(chunk, sample_);
+            softmax_.UpdateMaximum(chunk);
+            softmax_.AddTotal(chunk);
             store.Store(chunk);
         }
     }
@@ -150,9 +150,11 @@ private:
             }
         }
         if constexpr (IsInt8<Key>::kValue) {
-            selection_.SetScales(stream_.ScaleAt(chunk.begin), keyScales_.PerToken(), valueScales_.PerToken());
+            const uint32_t scalesAt = stream_.ScaleAt(chunk.begin);
+            scores_.SetScales({keyScales_.PerToken(), scalesAt});
+            softmax_.SetScales({valueScales_.PerToken(), scalesAt});
         }
-        selection_.ScaleScores(chunk);
+        scores_.Scale(chunk);
         return chunk;
     }
 
@@ -160,8 +162,8 @@ private:
     {
         gather_.Finish();
         selection_.MakeList(chunk);
-        selection_.UpdateMaximum(chunk);
-        selection_.RescaleAccumulators();
+        softmax_.UpdateMaximum(chunk);
+        softmax_.RescaleAccumulators();
         const RowList list = this->MakeRowList(chunk);
         PlanChunk();
         if (stream_.KeysLeft() == chunkTiles_) {
@@ -175,7 +177,7 @@ private:
             stream_.BeginValues(list);
         }
         stream_.Fill();
-        selection_.AddChunk(chunk, list, this->NeedsTotal());
+        this->AddChunk(chunk, list, this->NeedsTotal());
     }
 
     // Where the V rows of the last chunk go: all at once into the V buffer or a slot of the ring, or through the ring.
@@ -188,11 +190,11 @@ private:
         // the list before must be fetched before a new one takes its place
         gather_.FetchAll(stream_.Issued());
         selection_.MakeList(chunk);
-        selection_.UpdateMaximum(chunk);
+        softmax_.UpdateMaximum(chunk);
         RowList list = this->MakeRowList(chunk);
         const LastRows rows = FindRoom(list);
         BeginLast(list, rows);
-        selection_.AddChunk(chunk, list, this->NeedsTotal());
+        this->AddChunk(chunk, list, this->NeedsTotal());
         AddLastLists(rows, next);
         this->GiveValueBuffer(lastGather_);
     }
@@ -234,12 +236,12 @@ private:
         // one sum for both lists of a single head, so that its partial sums are folded once
         const bool joint = ub_->Heads() == 1 && !lastGather_.Done() && lastGather_.List().count <= gather_.List().count;
         if (joint) {
-            selection_.RescaleWeights(gather_.List());
+            softmax_.RescaleWeights(gather_.List());
         }
         next.PrepareOutput();
         gather_.Finish(joint ? SumPart::kFirst : SumPart::kWhole);
         this->GiveValueBuffer(gather_);
-        selection_.RescaleAccumulators();
+        softmax_.RescaleAccumulators();
         if (rows == LastRows::kInBuffer) {
             // its tiles may take the slot in which the V rows of the list before were
             next.StartNext();
@@ -255,7 +257,9 @@ private:
 
     using ValuePipeline<Types>::ub_;
     using ValuePipeline<Types>::tiling_;
+    using ValuePipeline<Types>::scores_;
     using ValuePipeline<Types>::selection_;
+    using ValuePipeline<Types>::softmax_;
     using ValuePipeline<Types>::weightedSum_;
     using ValuePipeline<Types>::stream_;
     using ValuePipeline<Types>::gather_;

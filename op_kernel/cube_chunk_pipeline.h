@@ -17,9 +17,10 @@ public:
     static constexpr bool kInt8 = IsInt8<Key>::kValue;
 
     TOPTHETA_DEVICE inline void Init(UbMap* ub, const TilingData* tiling, const KernelTensors& tensors,
-                                     GM_ADDR workspace, CacheRows<Value>* values)
+                                     GM_ADDR workspace, CacheRows<Value>* values,
+                                     const VisibleKeys<Types::kTokens>* visible)
     {
-        this->InitValues(ub, tiling, nullptr, values);
+        this->InitValues(ub, tiling, nullptr, values, visible);
         core_ = static_cast<uint32_t>(AscendC::GetBlockIdx());
         if constexpr (kInt8) {
             parts_.Init(ub, tiling, tensors, workspace);
@@ -83,7 +84,7 @@ public:
             }
             AskForAllValues();
             selection_.MakeList(chunk);
-            selection_.UpdateMaximum(chunk);
+            softmax_.UpdateMaximum(chunk);
             RowList list = SetApart(this->MakeRowList(chunk));
             if (!more && ub_->Heads() < kLateHeads) {
                 list.tileRows = SmallTileRows(list);
@@ -98,13 +99,13 @@ public:
                 // the rest after the weights: the scalar unit should not wait for room in the queue of the copies yet
                 stream_.AskForSome();
             }
-            selection_.RescaleAccumulators();
-            selection_.WeighChunk(chunk, list, this->NeedsTotal());
+            softmax_.RescaleAccumulators();
+            softmax_.WeighChunk(chunk, list, this->NeedsTotal());
             if (kInt8 && more) {
                 // V has its work, and the scalar unit is about to wait for some of it
                 AskRounds();
             }
-            selection_.FinishChunk(chunk, list);
+            this->FinishChunk(chunk, list);
             ChooseOwnRows(list);
             if (!more) {
                 // counts for the scalar unit, before it hands out the sums
@@ -130,9 +131,9 @@ public:
             BeginChunk(scoreRow, ring_.NextIsApart() ? ub_->SecondScores() : scoreRow);
             AskRounds();
             const Chunk chunk = TakeChunk(row, scoreRow);
-            selection_.WeighSample(chunk, sample_);
-            selection_.UpdateMaximum(chunk);
-            selection_.AddTotal(chunk);
+            scores_.WeighSample(chunk, sample_);
+            softmax_.UpdateMaximum(chunk);
+            softmax_.AddTotal(chunk);
             store.Store(chunk);
         }
     }
@@ -217,7 +218,7 @@ private:
             values_->LoadScales(ub_->ArrivedScales(), keyScales_, row, rows);
         }
         if constexpr (IsInt8<Value>::kValue) {
-            selection_.SetScales(0, false, valueScales_.PerToken());
+            softmax_.SetScales({valueScales_.PerToken(), 0});
             if (valueScales_.PerToken()) {
                 // the weights of the chunk before have theirs
                 SetFlag<HardEvent::V_MTE2>(kParameterEvent);
@@ -243,7 +244,7 @@ private:
     {
         uint32_t kept = 0;
         for (uint32_t head = 0; head < ub_->Heads() && list.apart; head++) {
-            kept += selection_.EntriesOf(head);
+            kept += entries_.Of(head);
         }
         own_ = ownRows_.Pays(list, kept);
         if (own_) {
@@ -285,20 +286,23 @@ private:
         const Chunk chunk = {row, ring_.TakeChunk(scoreRow, kInt8 && keyScales_.PerToken()), scoreRow};
         if constexpr (kInt8) {
             if (!IsJoint(*ub_, scoreRow)) {
-                selection_.FillTailsOf(chunk);
+                scores_.FillTailsOf(chunk);
             }
         } else {
-            selection_.ScaleScores(chunk);
+            scores_.Scale(chunk);
         }
         if constexpr (Types::kTokens) {
-            selection_.HideKeys(chunk);
+            scores_.HideKeys(chunk);
         }
         return chunk;
     }
 
     using ValuePipeline<Types>::ub_;
     using ValuePipeline<Types>::tiling_;
+    using ValuePipeline<Types>::scores_;
     using ValuePipeline<Types>::selection_;
+    using ValuePipeline<Types>::entries_;
+    using ValuePipeline<Types>::softmax_;
     using ValuePipeline<Types>::stream_;
     using ValuePipeline<Types>::values_;
     using ValuePipeline<Types>::valueScales_;

@@ -38,7 +38,7 @@ public:
         lengths_.Init(*tiling, slices);
         valueRows_.Init(ub_, *tiling, tiling->value, tensors.value, tensors.blockTable, 1, kValueTableEvent);
         parameters_.Init(&ub_, tiling, tensors.parameters, Pipeline<Types>::kMultipliesKeys);
-        pipeline_.Init(&ub_, tiling, tensors, workspace, &valueRows_);
+        pipeline_.Init(&ub_, tiling, tensors, workspace, &valueRows_, &visible_);
         output_.Init(&ub_, tiling, tensors.outputs, tensors.scales);
         if constexpr (IsInt8<typename Types::Key>::kValue) {
             parameters_.InitScales(*tensors.scales, tensors.keyScale, tensors.valueScale);
@@ -144,7 +144,7 @@ private:
         }
         if (!TwoPhases()) {
             if (Sampled()) {
-                pipeline_.Selection().Begin();
+                pipeline_.Forget();
             }
             pipeline_.StreamAndSelect(*this);
         } else if (isWhole_) {
@@ -171,11 +171,10 @@ private:
             store_.Begin(segment, range, !IsWhole(segment));
         }
         if (!prepared_) {
-            pipeline_.Selection().Prepare();
+            pipeline_.Prepare();
             prepared_ = true;
         }
-        pipeline_.Selection().Begin();
-        pipeline_.Selection().SetVisible(visible_);
+        pipeline_.Forget();
         parameters_.Unpack(range);
         if (!TwoPhases() && !Sampled()) {
             SetLimits();

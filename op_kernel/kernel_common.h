@@ -150,6 +150,8 @@ public:
     {
         return At<uint8_t>(layout_.masks + index * MaskBytes(layout_.chunkRows), count * MaskBytes(layout_.chunkRows));
     }
+    // of what any head at work keeps
+    TOPTHETA_DEVICE inline LocalTensor<uint8_t> AnyMask() { return Mask(heads_ > 1 ? heads_ : 0); }
     template <typename T>
     TOPTHETA_DEVICE inline LocalTensor<T> ValueRows(uint32_t headDim)
     {

@@ -2,7 +2,7 @@
 // unit combine the heads in turn.
 #pragma once
 
-#include "chunk_selection.h"
+#include "chunk.h"
 #include "unit_parameters.h"
 
 namespace toptheta {

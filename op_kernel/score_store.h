@@ -1,7 +1,9 @@
 // Scores of a segment between the two phases of post-softmax: in UB while they fit, else in the workspace.
 #pragma once
 
-#include "chunk_selection.h"
+#include "chunk.h"
+#include "query_tokens.h"
+#include "reductions.h"
 #include "unit_parameters.h"
 
 namespace toptheta {

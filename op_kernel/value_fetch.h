@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cache_rows.h"
-#include "chunk_selection.h"
+#include "chunk.h"
 
 namespace toptheta {
 

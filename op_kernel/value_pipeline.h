@@ -1,9 +1,13 @@
 // From scores to sums of V rows, whoever multiplied the K rows: what the pipelines share.
 #pragma once
 
+#include "chunk_scores.h"
+#include "chunk_selection.h"
 #include "kernel_tensors.h"
+#include "list_entries.h"
 #include "own_rows.h"
 #include "row_stream.h"
+#include "running_softmax.h"
 #include "score_store.h"
 #include "sequence_lengths.h"
 #include "value_gather.h"
@@ -15,6 +19,20 @@ class ValuePipeline {
 public:
     using Key = typename Types::Key;
     using Value = typename Types::Value;
+
+    // What stays in UB from the first segment to the last.
+    TOPTHETA_DEVICE inline void Prepare()
+    {
+        selection_.Prepare();
+        softmax_.Prepare();
+    }
+
+    // Forgets the segment before, or the sample of this one.
+    TOPTHETA_DEVICE inline void Forget()
+    {
+        selection_.Begin();
+        softmax_.Begin();
+    }
 
     // Second phase of post-softmax: the threshold is known, the scores are read again.
     TOPTHETA_DEVICE inline void SelectStored(const Segment& segment, ScoreStore& store)
@@ -28,7 +46,7 @@ public:
             const RowList list = MakeRowList(chunk);
             stream_.BeginValues(list);
             stream_.Fill();
-            selection_.AddChunk(chunk, list, false);
+            AddChunk(chunk, list, false);
             AddRemainingValues();
         }
         selection_.Finish();
@@ -55,12 +73,15 @@ public:
 protected:
     // `keys`: null where no K rows go through the ring of tiles.
     TOPTHETA_DEVICE inline void InitValues(UbMap* ub, const TilingData* tiling, CacheRows<Key>* keys,
-                                           CacheRows<Value>* values)
+                                           CacheRows<Value>* values, const VisibleKeys<Types::kTokens>* visible)
     {
         ub_ = ub;
         tiling_ = tiling;
         values_ = values;
-        selection_.Init(ub, tiling);
+        scores_.Init(ub, tiling->scaleValue, visible);
+        selection_.Init(ub, visible);
+        entries_.Init(ub);
+        softmax_.Init(ub, tiling->headDim, &entries_);
         weightedSum_.Init(ub, tiling->headDim);
         ownRows_.Init(ub, tiling->headDim);
         stream_.Init(ub, tiling->headDim, keys, values);
@@ -81,7 +102,7 @@ protected:
     // Fetches the scales of the V rows of a chunk at once, where no K tiles bring them.
     TOPTHETA_DEVICE inline void LoadValueScales(const Chunk& chunk)
     {
-        selection_.SetScales(0, false, valueScales_.PerToken());
+        softmax_.SetScales({valueScales_.PerToken(), 0});
         if (!valueScales_.PerToken()) {
             return;
         }
@@ -90,6 +111,21 @@ protected:
         values_->LoadScales(ub_->ValueScales(), valueScales_, chunk.begin, chunk.rows);
         SetFlag<HardEvent::MTE2_V>(kParameterEvent);
         WaitFlag<HardEvent::MTE2_V>(kParameterEvent);
+    }
+
+    // Weights and sums of a chunk, and what the scalar unit has to know of it.
+    TOPTHETA_DEVICE inline void AddChunk(const Chunk& chunk, const RowList& list, bool total)
+    {
+        softmax_.WeighChunk(chunk, list, total);
+        FinishChunk(chunk, list);
+    }
+
+    TOPTHETA_DEVICE inline void FinishChunk(const Chunk& chunk, const RowList& list)
+    {
+        if (list.apart) {
+            entries_.Read();
+        }
+        selection_.FinishChunk(chunk, list);
     }
 
     TOPTHETA_DEVICE inline void GiveValueBuffer(ValueGather<Value>& gather)
@@ -153,8 +189,7 @@ protected:
             const LocalTensor<Factor> values = ownRows_.template Piece<Factor>(
                 stream_.Values(0)[(piece - first) * tiling_->headDim], pieceEnd - piece);
             for (uint32_t head = 0; head < ub_->Heads(); head++) {
-                ownRows_.template Add<Factor>(values, stream_.List(), head, selection_.EntriesOf(head), piece,
-                                              pieceEnd);
+                ownRows_.template Add<Factor>(values, stream_.List(), head, entries_.Of(head), piece, pieceEnd);
                 stream_.AskForSome();
             }
         }
@@ -182,7 +217,7 @@ protected:
                      (tiling_->path == kPathDense || 2 * list.kept > chunk.rows);
         list.count = list.dense ? chunk.rows : list.kept;
         list.tileRows = ub_->Layout().valueTileRows;
-        list.weightPitch = list.dense ? selection_.Pitch(chunk) : AlignUp(list.count, kLanes);
+        list.weightPitch = list.dense ? PitchOf(*ub_, chunk) : AlignUp(list.count, kLanes);
         return list;
     }
 
@@ -195,7 +230,10 @@ protected:
     UbMap* ub_ = nullptr;
     const TilingData* tiling_ = nullptr;
     CacheRows<Value>* values_ = nullptr;
+    ChunkScores<Types> scores_;
     ChunkSelection<Types> selection_;
+    ListEntries entries_;
+    RunningSoftmax<Types> softmax_;
     RowScales valueScales_;
     WeightedSum<Value> weightedSum_;
     OwnRows<Value> ownRows_;

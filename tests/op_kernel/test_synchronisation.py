@@ -122,7 +122,7 @@ WAIVERS = {
     ("value_gather.h", "Fetch", "if (fetched_ == 0) {", "WaitFlag<HardEvent::V_MTE2>(event_);"):
         "the scalar unit has waited for the count of the list, so for all that read the room before; the flag is one "
         "for all users of the room, and AddSingleRow needs it",
-    ("chunk_selection.h", "FillTailsOf", "if (chunk.rows % kLanes > 0) {", "PipeBarrier<PIPE_V>();"):
+    ("chunk_scores.h", "FillTailsOf", "if (chunk.rows % kLanes > 0) {", "PipeBarrier<PIPE_V>();"):
         "the two instructions write different lanes of the same 32-byte block; no document says that a masked store "
         "leaves the rest of a block alone while another is under way",
     ("chunk_selection.h", "ReadCounts",

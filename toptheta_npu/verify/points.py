@@ -35,7 +35,7 @@ POINTS: tuple[Point, ...] = (
     Point(
         "mask-bits", "bit i of byte j of a compare mask belongs to element 8 j + i",
         "docs, Compare, CompareScalar and GatherMask",
-        "op_kernel/chunk_selection.h: reverse the bits of the masks before Compact and Select use them",
+        "op_kernel/chunk_selection.h, MakeList: reverse the bits of the masks before Compact and Select use them",
         vector.mask_bits,
     ),
     Point(
@@ -90,7 +90,7 @@ POINTS: tuple[Point, ...] = (
     Point(
         "select-strides", "Select with strides of 0 reads one block for all lanes",
         "docs, Select (modes with repeats)",
-        "op_kernel/chunk_selection.h, CountKept: a buffer of ones, read without gaps",
+        "op_kernel/running_softmax.h, CountKept: a buffer of ones, read without gaps",
         vector.select_strides,
     ),
     Point(
@@ -108,7 +108,7 @@ POINTS: tuple[Point, ...] = (
     Point(
         "exp-ln", "Exp and Ln are right to 4e-6",
         "docs, Exp and Ln (no accuracy is stated)",
-        "op_kernel/chunk_selection.h, Exponentiate, and row_output.h: another form of the exponential, "
+        "op_kernel/running_softmax.h, Exponentiate, and row_output.h: another form of the exponential, "
         "or a tolerance in tests/helpers.py that says how much is lost",
         vector.exp_ln,
     ),
