@@ -12,6 +12,7 @@
 #include "partial_exchange.h"
 #include "row_output.h"
 #include "sequence_lengths.h"
+#include "value_row_counts.h"
 
 namespace toptheta {
 
@@ -39,14 +40,15 @@ public:
         valueRows_.Init(ub_, *tiling, tiling->value, tensors.value, tensors.blockTable, 1, kValueTableEvent);
         parameters_.Init(&ub_, tiling, tensors.parameters, Pipeline<Types>::kMultipliesKeys);
         pipeline_.Init(&ub_, tiling, tensors, workspace, &valueRows_, &visible_);
-        output_.Init(&ub_, tiling, tensors.outputs, tensors.scales);
+        compensation_.Init(&ub_, tiling);
+        output_.Init(&ub_, tiling, tensors.outputs, tensors.scales, &compensation_);
+        valueRowCounts_.Init(&ub_, tiling, workspace, &output_);
         if constexpr (IsInt8<typename Types::Key>::kValue) {
             parameters_.InitScales(*tensors.scales, tensors.keyScale, tensors.valueScale);
         }
         share_ = core_ / lengths_.Sharers();
         exchange_.Init(&ub_, tiling, workspace, core_ % lengths_.Sharers() * tiling->cores);
         store_.Init(&ub_, tiling, workspace);
-        unitRows_.SetGlobalBuffer(reinterpret_cast<__gm__ int32_t*>(workspace + tiling->valueRowsOffset));
     }
 
     template <bool kSplit>
@@ -72,7 +74,7 @@ public:
             }
             if (SumsHeadBlocks(*tiling_)) {
                 AscendC::SyncAll<true>();
-                SumListRows();
+                valueRowCounts_.SumBlocks(core_, lengths_);
             }
         }
         valueRows_.End();
@@ -99,7 +101,7 @@ public:
         const HeadResult& result = pipeline_.Selection().Result(0);
         isDivisionReady_ = isWhole_ && ub_.Heads() == 1 && result.kept > 0;
         if (isDivisionReady_) {
-            output_.PrepareDivision(1, visible_, &result.kept);
+            compensation_.PrepareDivision(1, visible_, &result.kept);
         }
     }
 
@@ -205,7 +207,7 @@ private:
     TOPTHETA_DEVICE inline void FinishLse()
     {
         PipeBarrier<PIPE_V>();
-        output_.MakeLse(ub_.State(kRowLse));
+        compensation_.MakeLse(ub_.State(kRowLse));
         SetLimits();
     }
 
@@ -240,11 +242,11 @@ private:
             }
         }
         if (!isDivisionReady_) {
-            output_.PrepareDivision(range.heads, visible_, kept);
+            compensation_.PrepareDivision(range.heads, visible_, kept);
         }
         output_.Write(range, visible_, kept, parameters_);
         if (tiling_->withStats) {
-            WriteListRows(segment, listRows);
+            valueRowCounts_.Write(segment, listRows);
         }
         output_.CopiesIssued();
     }
@@ -273,24 +275,8 @@ private:
         const uint32_t row = bestRow < 0 ? 0 : static_cast<uint32_t>(bestRow);
         BeginValues(segment, row);
         pipeline_.AddSingleRow(head, row);
-        output_.CountStandIn(head);
+        compensation_.CountStandIn(head);
         return tiling_->partial ? 0 : 1;
-    }
-
-    // Rows read for a unit: straight to the output, or to the workspace where a group has several head blocks.
-    TOPTHETA_DEVICE inline void WriteListRows(const Segment& segment, uint32_t rows)
-    {
-        if (tiling_->headBlocks == 1) {
-            output_.WriteValueRows(segment.batch, segment.kvHead, rows);
-            return;
-        }
-        output_.WriteCount(unitRows_, UnitSlot(segment.batch, segment.kvHead, segment.headBlock), rows);
-    }
-
-    TOPTHETA_DEVICE inline uint64_t UnitSlot(uint32_t batch, uint32_t kvHead, uint32_t headBlock) const
-    {
-        const uint64_t group = static_cast<uint64_t>(batch) * tiling_->numKeyValueHeads + kvHead;
-        return (group * tiling_->headBlocks + headBlock) * kBlockFloats;
     }
 
     TOPTHETA_DEVICE inline void CombineCutUnits()
@@ -339,7 +325,7 @@ private:
         }
         if (tiling_->withStats) {
             output_.WaitForCopies();
-            WriteListRows(segment, listRows);
+            valueRowCounts_.Write(segment, listRows);
             output_.CopiesIssued();
         }
     }
@@ -366,25 +352,9 @@ private:
             kept[0] = StandIn(segment, 0, combined.bestRow);
             listRows += standIns.Add(combined.bestRow, combined.bestListed);
         }
-        output_.PrepareDivision(1, visible_, kept);
+        compensation_.PrepareDivision(1, visible_, kept);
         output_.Write(one, visible_, kept, parameters_);
         output_.CopiesIssued();
-    }
-
-    // value_rows of a group: the sum over its head blocks.
-    TOPTHETA_DEVICE inline void SumListRows()
-    {
-        const uint32_t groups = tiling_->batch * tiling_->numKeyValueHeads;
-        for (uint32_t group = core_; group < groups; group += tiling_->cores) {
-            const uint32_t batch = group / tiling_->numKeyValueHeads;
-            const uint32_t kvHead = group % tiling_->numKeyValueHeads;
-            if (lengths_(batch) == 0) {
-                continue;
-            }
-            output_.WaitForCopies();
-            output_.WriteValueRows(batch, kvHead, exchange_.SumUnitRows(unitRows_, UnitSlot(batch, kvHead, 0)));
-            output_.CopiesIssued();
-        }
     }
 
     const TilingData* tiling_ = nullptr;
@@ -394,10 +364,11 @@ private:
     CacheRows<typename Types::Value> valueRows_;
     UnitParameters<Types, kPlacement> parameters_;
     Pipeline<Types> pipeline_;
+    Compensation<Types> compensation_;
     RowOutput<Types> output_;
+    ValueRowCounts<Types> valueRowCounts_;
     PartialExchange exchange_;
     ScoreStore store_;
-    GlobalTensor<int32_t> unitRows_;
     Segment next_;
     Segment cut_[2];
     uint32_t cutCount_ = 0;

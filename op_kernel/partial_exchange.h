@@ -121,26 +121,6 @@ public:
         return rows;
     }
 
-    // Rows read by all head blocks of a group, from the workspace.
-    TOPTHETA_DEVICE inline uint32_t SumUnitRows(GlobalTensor<int32_t>& unitRows, uint64_t offset)
-    {
-        const uint32_t blocks = tiling_->headBlocks;
-        LocalTensor<int32_t> rows = ub_->At<int32_t>(ub_->Layout().keyTiles, blocks * kBlockFloats);
-        SetFlag<HardEvent::S_MTE2>(kEvent);
-        WaitFlag<HardEvent::S_MTE2>(kEvent);
-        AscendC::DataCopyPad(rows, unitRows[offset],
-                             AscendC::DataCopyExtParams(static_cast<uint16_t>(blocks), sizeof(int32_t),
-                                                        kBlockBytes - sizeof(int32_t), 0, 0),
-                             AscendC::DataCopyPadExtParams<int32_t>(false, 0, 0, 0));
-        SetFlag<HardEvent::MTE2_S>(kLengthEvent);
-        WaitFlag<HardEvent::MTE2_S>(kLengthEvent);
-        uint32_t sum = 0;
-        for (uint32_t block = 0; block < blocks; block++) {
-            sum += static_cast<uint32_t>(rows.GetValue(block * kBlockFloats));
-        }
-        return sum;
-    }
-
 private:
     // blocks of a head in a part, and what the last of them counts
     enum PartBlock : uint32_t { kPartMaximum, kPartTotalMass, kPartKeptMass, kPartCounts };

@@ -131,7 +131,7 @@ WAIVERS = {
     ("incremental_attention_kernel.h", "SetLimits", "}", "WaitFlag<HardEvent::S_V>(kEvent);"): _SYNCED_BEFORE,
     ("partial_exchange.h", "WaitForHeaders", "{", "WaitFlag<HardEvent::MTE2_V>(kHeaderEvent);"):
         "the scalar unit waits for the same copies before it issues the instructions that read them",
-    ("row_output.h", "CountStandIn", "if (!tiling_->partial) {", "PipeBarrier<PIPE_V>();"): _SYNCED_BEFORE,
+    ("compensation.h", "CountStandIn", "if (!tiling_->partial) {", "PipeBarrier<PIPE_V>();"): _SYNCED_BEFORE,
     ("row_output.h", "AddValueMean", "LocalTensor<float> work = ub_->Partials();",
      "PipeBarrier<PIPE_V>();"): _SYNCED_BEFORE,
     ("score_store.h", "Load", "}", "PipeBarrier<PIPE_V>();"): _SYNCED_BEFORE,

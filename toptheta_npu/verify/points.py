@@ -108,7 +108,7 @@ POINTS: tuple[Point, ...] = (
     Point(
         "exp-ln", "Exp and Ln are right to 4e-6",
         "docs, Exp and Ln (no accuracy is stated)",
-        "op_kernel/running_softmax.h, Exponentiate, and row_output.h: another form of the exponential, "
+        "op_kernel/running_softmax.h, Exponentiate, and compensation.h: another form of the exponential, "
         "or a tolerance in tests/helpers.py that says how much is lost",
         vector.exp_ln,
     ),
