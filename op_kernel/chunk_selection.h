@@ -1,6 +1,6 @@
-// The threshold test of one chunk: which rows are kept, and what the scalar unit knows of them.
+// The threshold test of one chunk: which rows are kept.
 //
-// It learns only counts and row numbers, once for each chunk.
+// The scalar unit learns only counts and row numbers, once for each chunk.
 #pragma once
 
 #include "chunk.h"
