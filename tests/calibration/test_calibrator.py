@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from toptheta_npu.calibration import CalibrationSettings, Calibrator, bucket_of, kth_largest, length_knots
+from toptheta_npu.calibration.blocks import ScoresAtHand
 from toptheta_npu.calibration.discarded import DiscardedMass
 from toptheta_npu.calibration.settings import default_layer_k
 from toptheta_npu.errors import TopThetaError, TopThetaTypeError, TopThetaValueError
@@ -220,15 +221,19 @@ def test_looking_and_adding_is_observing(estimator: str, placement: str) -> None
     settings: dict[str, Any] = {"k": [4, 9], "layers": 2, "estimator": estimator, "placement": placement}
     sequences = [causal_rows(seed) for seed in range(3)]
     calibrator = calibrator_of([], **settings)
-    found = [calibrator.look(layer, scores + layer, lengths) for scores, lengths in sequences for layer in range(2)]
-    ranked = [torch.stack([kth_largest(rows, [4, 9]) for rows in scores]) for scores, _ in sequences]
+    found = [
+        calibrator.look(layer, ScoresAtHand(scores + layer, lengths))
+        for scores, lengths in sequences
+        for layer in range(2)
+    ]
     assert (calibrator._counts == 0).all()
     for seen in found:
         calibrator.add(seen)
     known = calibrator_of([], **settings)
-    for (scores, lengths), own in zip(sequences, ranked, strict=True):
+    for scores, lengths in sequences:
         for layer in range(2):
-            known.add(known.look(layer, scores + layer, lengths, own + layer))
+            ranked = kth_largest(scores + layer, [4, 9])
+            known.add(known.look(layer, ScoresAtHand(scores + layer, lengths, ranked)))
     expected = finish(calibrator_of(sequences, **settings))
     for table in (finish(calibrator), finish(known)):
         assert torch.equal(table.theta, expected.theta)
@@ -266,7 +271,7 @@ def brute_force_mass(rows: Rows, table: ThresholdTable, k: int) -> Tensor:
 def discarded_of(table: ThresholdTable, sequences: list[Rows]) -> DiscardedMass:
     second_pass = DiscardedMass(table)
     for scores, lengths in sequences:
-        second_pass.add(second_pass.look(0, scores, lengths))
+        second_pass.add(second_pass.look(0, ScoresAtHand(scores, lengths)))
     return second_pass
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from torch import Tensor
 
-from toptheta_npu.calibration import SurvivalSketch, sketch
+from toptheta_npu.calibration import SurvivalSketch, blocks
 from toptheta_npu.calibration.bins import BINS, MINIMUM_EXPONENT
 from toptheta_npu.errors import TopThetaValueError
 
@@ -98,19 +98,19 @@ def test_tiny_numbers_keep_their_sign_in_wide_bins() -> None:
     assert made.counts[0, 0].tolist() == counts
 
 
-def test_passes_do_not_show_in_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_do_not_show_in_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
     generator = torch.Generator().manual_seed(0)
     values = torch.randn(HEADS, 50, 20, generator=generator)
     buckets = torch.randint(BUCKETS, (50,), generator=generator)
     whole = sketch_of((values, buckets))
-    monkeypatch.setattr(sketch, "_ELEMENTS_PER_PASS", 70)
+    monkeypatch.setattr(blocks, "_SCORES_PER_BLOCK", 130)
     assert_same_state(sketch_of((values, buckets)), whole)
 
 
 @given(batches(), batches())
 def test_some_buckets_are_merged_by_their_numbers(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor]) -> None:
     made = sketch_of(a)
-    part, buckets = SurvivalSketch.of(*b)
+    part, buckets = SurvivalSketch.of([(slice(None), b[0])], b[1].numpy())
     assert buckets.tolist() == sorted(set(b[1].tolist()))
     made.merge(part, buckets)
     assert_same_state(made, sketch_of(a, b))

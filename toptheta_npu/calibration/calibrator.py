@@ -14,9 +14,9 @@ from ..errors import TopThetaValueError, shown
 from ..thresholds import ThresholdTable
 from ..thresholds.knots import Integers
 from .assembly import Statistics, assemble, check_complete
+from .blocks import ScoreBlocks, ScoresAtHand
 from .moments import Moments
 from .observation import Observation, check_rows, look
-from .on_device import ScoreBlocks, look_through
 from .settings import CalibrationSettings
 from .sketch import SurvivalSketch
 
@@ -62,39 +62,24 @@ class Calibrator:
             TopThetaValueError: shapes do not fit, a length exceeds ``longest`` or disagrees with the
                 visible elements, or a score is NaN or +inf.
         """
-        self.add(self.look(layer, *check_rows(self.settings, layer, scores, lengths)))
+        self.add(self.look(layer, ScoresAtHand(*check_rows(self.settings, layer, scores, lengths))))
 
-    def look(
-        self,
-        layer: int,
-        scores: Tensor,
-        lengths: Tensor,
-        ranked: Tensor | None = None,
-        learnable_sink: Tensor | None = None,
-    ) -> Observation:
+    def look(self, layer: int, blocks: ScoreBlocks, learnable_sink: Tensor | None = None) -> Observation:
         """Find what :meth:`observe` would add, without adding it. Any number of threads may look at once.
 
         Args:
-            layer, scores, lengths: as in :meth:`observe`, taken as right.
-            ranked: float32 [Hq, rows, K], if it is known: the rows' (k+1)-th largest scores, for every effective k of
-                the layer in ascending order. The pooled estimator has no use for it.
-            learnable_sink: float32 [Hq], one more logit of every row, which takes its part of the probability.
+            layer: as in :meth:`observe`.
+            blocks: scores and lengths as in :meth:`observe`, taken as right.
+            learnable_sink: float32 [Hq], where the scores are: one more logit of every row, which takes its part of
+                the probability.
 
         Raises:
             TopThetaValueError: a score is NaN or +inf.
         """
-        return look(self.settings, self._knots, layer, scores, lengths, ranked, learnable_sink)
-
-    def look_through(self, layer: int, blocks: ScoreBlocks, learnable_sink: Tensor | None = None) -> Observation:
-        """Find what :meth:`look` finds in some rows in all rows of a layer, on the device that holds their scores.
-
-        Raises:
-            TopThetaValueError: a score is NaN or +inf.
-        """
-        return look_through(self.settings, self._knots, layer, blocks, learnable_sink)
+        return look(self.settings, self._knots, layer, blocks, learnable_sink)
 
     def add(self, seen: Observation) -> None:
-        """Add what :meth:`look` or :meth:`look_through` has found.
+        """Add what :meth:`look` has found.
 
         Raises:
             TopThetaValueError: a row's own threshold is not finite, or a counter of a sketch would overflow.

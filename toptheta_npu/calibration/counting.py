@@ -1,54 +1,80 @@
-"""Passes twice over all elements of calibration rows."""
+"""Passes twice over all elements of calibration rows, block by block, by tensor operations.
+
+On a device nothing waits for it but the copies at the end of a pass.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
+
 import numpy as np
 import torch
+from torch import Tensor
 
 from ..thresholds.knots import Integers
-from .bins import COUNTERS
+from .bins import BINS, COUNTERS, MINIMUM_EXPONENT
+
+#: Which rows, and their scores, float32 [Hq, n, S], -inf where hidden; block by block.
+Blocks = Iterable[tuple[slice, Tensor]]
+#: Of rows, [Hq, N] each: one over the width of their bins, the number of the first, and the cell.
+Bins = tuple[np.ndarray, np.ndarray, Integers]
+#: Computes the logarithms of the softmax's denominators, [Hq, n, 1], of scores [Hq, n, S].
+Denominators = Callable[[Tensor], Tensor]
 
 
-def row_ranges(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Find the smallest element above -inf (+inf if there is none) and the largest of ``rows`` [N, n]: float32 [N]
-    each.
+def row_ranges(blocks: Blocks, denominators: Denominators | None = None) -> tuple[Tensor, list[Tensor | None]]:
+    """Find the smallest element above -inf (+inf if there is none) and the largest of every row.
 
-    Where an element is NaN, so is the largest.
+    Where an element is NaN, so are both.
+
+    Returns:
+        float32 [2, Hq, rows], of scores, or of log-probabilities where ``denominators`` are given; and what these gave
+        for each block.
     """
-    high = rows.max(axis=-1, initial=-np.inf)
-    # A minimum with a mask takes four times as long, so the columns that all rows see go without.
-    # fmin: a NaN, which is the caller's to refuse, does not hide the -inf of another row.
-    hidden = np.flatnonzero(np.fmin.reduce(rows, axis=0, initial=np.inf) == -np.inf)
-    shown = hidden[0] if len(hidden) else rows.shape[-1]
-    rest = rows[:, shown:]
-    low = rest.min(axis=-1, where=rest > -np.inf, initial=np.inf)
-    return np.minimum(rows[:, :shown].min(axis=-1, initial=np.inf), low), high
+    ends, logarithms = [], []
+    for _, scores in blocks:
+        # one pass over the elements, where a comparison and a choice are two
+        low = scores.nan_to_num(nan=torch.nan, posinf=torch.inf, neginf=torch.inf).amin(-1, keepdim=True)
+        both = torch.stack([low, scores.amax(-1, keepdim=True)])
+        logarithm = None if denominators is None else denominators(scores)
+        # rounding keeps the order, so this is the range of the differences to the last bit
+        ends.append((both if logarithm is None else both - logarithm).squeeze(-1))
+        logarithms.append(logarithm)
+    return torch.cat(ends, -1), logarithms
 
 
 def count(
-    rows: np.ndarray, cells: Integers, scale: np.ndarray, first: np.ndarray, finest: float, num_cells: int
-) -> Integers:
-    """Count the elements of ``rows`` [N, n] in each of a cell's 112 bins: int64 [num_cells, 112].
+    blocks: Blocks, logarithms: Sequence[Tensor | None], bins: Bins,
+    num_cells: int, device: torch.device,
+) -> Integers:  # fmt: skip
+    """Count the elements of each cell by bins: int64 [num_cells, 112].
 
     Args:
-        rows: float32, -inf in hidden places, otherwise within the range of their cell.
-        cells: int64 [N], the cell of each row.
-        scale: float32 [N], one over the width of the row's bins, a power of two.
-        first: float32 [N], the number of the first of them, counted from zero.
-        finest: one over the least width.
+        blocks: of rows whose elements are within the range of their cell, on ``device``.
+        logarithms: what is subtracted from each block.
+        bins: of all rows.
     """
     # Scaling by a power of two, the floor and the difference of floors are exact in float32; where bins are wide
     # the floor at the finest bins comes first, for otherwise tiny numbers could underflow to zero. Bin 0 of a
     # cell's 113 takes the -inf of hidden places.
-    scales = torch.from_numpy(scale)[:, None]
-    if (scale < 1).any():
-        index = torch.from_numpy(rows).mul(finest).floor_().mul_(scales / finest)
-    else:
-        index = torch.from_numpy(rows).mul(scales)
-    index.floor_().sub_(torch.from_numpy(first)[:, None]).clamp_(min=-1.0)
-    size = num_cells * COUNTERS
-    integer = torch.int16 if size <= 2**15 else torch.int32
-    place = torch.from_numpy(cells * COUNTERS + 1)[:, None].to(integer)
-    counted = torch.bincount(index.to(integer).add_(place).flatten(), minlength=size)
-    result: Integers = counted.numpy().reshape(num_cells, COUNTERS)[:, 1:]
+    scale, first, cell = bins
+    finest, wide = 2.0**-MINIMUM_EXPONENT, bool((scale < 1).any())
+    by_row = torch.from_numpy(np.stack([scale, first, cell * COUNTERS + 1.0]).astype(np.float32)).to(device)
+    counts = torch.zeros(num_cells * COUNTERS, dtype=torch.int64, device=device)
+    for (rows, scores), logarithm in zip(blocks, logarithms, strict=True):
+        values = scores if logarithm is None else scores - logarithm
+        scales, lowest, places = by_row[:, :, rows, None]
+        index = (values * finest).floor_().mul_(scales / finest) if wide else values * scales
+        # clamped above, too: a pass that rounds otherwise than the one before must not count in another cell
+        counts += _tally(index.floor_().sub_(lowest).clamp_(-1.0, BINS - 1.0).add_(places).flatten(), len(counts))
+    result: Integers = counts.cpu().numpy().reshape(num_cells, COUNTERS)[:, 1:]
     return result
+
+
+def _tally(places: Tensor, size: int) -> Tensor:
+    """Count how often each of 0 to ``size`` - 1 is in ``places``, whole numbers in float32."""
+    if places.is_cpu:
+        # takes two thirds of the time of the other way, but the host would have to wait for a device
+        return torch.bincount(places.to(torch.int32), minlength=size)
+    one = torch.ones((), dtype=torch.int32, device=places.device)
+    return one.new_zeros(size).scatter_add_(0, places.to(torch.int64), one.expand(len(places)))

@@ -19,11 +19,9 @@ from ..thresholds import DiscardedStatistic, ThresholdTable
 from ..thresholds.kinds import DISCARDED_STATISTICS
 from ..thresholds.knots import Floats, bucket_of, fill_gaps
 from ..thresholds.lookup import Lookup
+from .blocks import ScoreBlocks
 from .moments import Moments
-from .on_device import ScoreBlocks
 
-# The scratch of a pass stays in the second-level cache for rows of some thousand elements.
-_ROWS_PER_PASS = 64
 # Less is lost in the rounding of the kept mass, which is at least 1, and log 0 would be -inf.
 _SMALLEST_MASS = 2.0**-24
 
@@ -57,28 +55,12 @@ class DiscardedMass:
             for statistic in DISCARDED_STATISTICS
         }
 
-    def look(
-        self,
-        layer: int,
-        scores: Tensor,
-        lengths: Tensor,
-        ranked: Tensor | None = None,
-        learnable_sink: Tensor | None = None,
-    ) -> Masses:
+    def look(self, layer: int, blocks: ScoreBlocks, learnable_sink: Tensor | None = None) -> Masses:
         """Find what rows discard; arguments as in `Calibrator.look`."""
-        del ranked, learnable_sink  # of no use here
-        scores, lengths = scores.detach().cpu(), lengths.detach().cpu()
-        knots = range(len(self.table.k))
-        theta = np.array([self._lookup.calibrated_rows(knot, layer, lengths.numpy()) for knot in knots])
-        mass = np.array([_discarded(rows, torch.from_numpy(theta[:, head])) for head, rows in enumerate(scores)])
-        return Masses(layer, mass, lengths)
-
-    def look_through(self, layer: int, blocks: ScoreBlocks, learnable_sink: Tensor | None = None) -> Masses:
-        """Find what all rows of a layer discard, on the device that holds their scores."""
-        del learnable_sink
+        del learnable_sink  # it is neither kept nor discarded
         knots = range(len(self.table.k))
         by_knot = [self._lookup.calibrated_rows(knot, layer, blocks.lengths.numpy()) for knot in knots]
-        theta, parts = blocks.to_device(np.array(by_knot)), []
+        theta, parts = torch.from_numpy(np.array(by_knot)).to(blocks.device), []
         for rows, scores in blocks:
             parts.append(torch.stack([_mass(own, theta[:, head, rows]) for head, own in enumerate(scores)]))
         return Masses(layer, torch.cat(parts, -1).cpu().numpy(), blocks.lengths)
@@ -118,13 +100,6 @@ class DiscardedMass:
         filled = fill_gaps(mean, known, wanted, self.table.lengths.numpy())
         mass = torch.from_numpy(np.where(wanted, filled, 0.0).astype(np.float32))
         return dataclasses.replace(self.table, discarded_mass=mass, discarded_statistic=statistic)
-
-
-def _discarded(scores: Tensor, theta: Tensor) -> np.ndarray:
-    """Sum the mass that each of ``theta`` [K, rows] leaves out of ``scores`` [rows, S]: float32 [K, rows]."""
-    parts = [slice(start, start + _ROWS_PER_PASS) for start in range(0, len(scores), _ROWS_PER_PASS)]
-    result: np.ndarray = torch.cat([_mass(scores[part], theta[:, part]) for part in parts], 1).numpy()
-    return result
 
 
 def _mass(rows: Tensor, theta: Tensor) -> Tensor:

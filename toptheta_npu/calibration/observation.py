@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +14,9 @@ from torch import Tensor
 from ..errors import TopThetaTypeError, TopThetaValueError
 from ..fallback.reference import log_sum_exp
 from ..thresholds.knots import Integers, bucket_of
-from .row_statistics import kth_largest, take_rows
+from .blocks import ScoreBlocks
+from .counting import Denominators
+from .row_statistics import kth_largest
 from .settings import CalibrationSettings
 from .sketch import SurvivalSketch
 
@@ -37,35 +40,38 @@ class Observation(NamedTuple):
 
 
 def look(
-    settings: CalibrationSettings, knots: Sequence[int], layer: int, scores: Tensor, lengths: Tensor,
-    ranked: Tensor | None, learnable_sink: Tensor | None = None,
-) -> Observation:  # fmt: skip
+    settings: CalibrationSettings, knots: Sequence[int], layer: int, blocks: ScoreBlocks, learnable_sink: Tensor | None
+) -> Observation:
     """Do the work of `Calibrator.look`."""
-    scores, lengths = scores.detach().cpu(), lengths.detach().cpu()
     targets = settings.targets(layer)
-    long = (lengths > targets[0]).nonzero().flatten()
-    long_lengths = lengths[long]
-    buckets = bucket_of(long_lengths, knots)
-    if len(long) == 0:
-        return Observation(layer, len(lengths), buckets.numpy())
-    scores = take_rows(scores, long)
-    lse = None
-    if settings.placement == "post_softmax":
-        sink = None if learnable_sink is None else learnable_sink.detach().cpu()
-        lse = log_sum_exp(scores[None], sink)[0].unsqueeze(-1)
+    long = blocks.longer_than(targets[0])
+    buckets = bucket_of(long.lengths, knots)
+    found = Observation(layer, len(blocks.lengths), buckets.numpy())
+    if not len(buckets):
+        return found
+    denominators = partial(_denominators, learnable_sink) if settings.placement == "post_softmax" else None
     if settings.estimator == "pooled":
-        sketch = SurvivalSketch.of(scores if lse is None else scores - lse, buckets)
-        return Observation(layer, len(lengths), buckets.numpy(), sketch=sketch)
-    if ranked is None:
-        ranked = kth_largest(scores.flatten(0, 1), targets).unflatten(0, scores.shape[:2])
-    else:
-        ranked = take_rows(ranked.detach().cpu(), long)
-    # The softmax keeps the order, so only the one element per row is turned into a probability.
-    thresholds = thresholds_of(settings, layer, ranked if lse is None else ranked - lse, buckets, long_lengths)
-    return Observation(layer, len(lengths), buckets.numpy(), thresholds)
+        return found._replace(sketch=SurvivalSketch.of(long, found.buckets, denominators))
+    ranked = _ranked(long, targets, denominators)
+    return found._replace(thresholds=_thresholds_of(settings, layer, ranked, buckets, long.lengths))
 
 
-def thresholds_of(
+def _denominators(learnable_sink: Tensor | None, scores: Tensor) -> Tensor:
+    # the sink may be a parameter, and whether gradients are noted belongs to a thread
+    return log_sum_exp(scores[None], learnable_sink)[0].detach().unsqueeze(-1)
+
+
+def _ranked(blocks: ScoreBlocks, ranks: Sequence[int], denominators: Denominators | None) -> Tensor:
+    """Find the rows' (k+1)-th largest scores or log-probabilities for all ``ranks`` k: [Hq, rows, K], on the CPU."""
+    parts = []
+    for rows, scores in blocks:
+        found = kth_largest(scores, ranks) if blocks.ranked is None else blocks.ranked[:, rows]
+        # The softmax keeps the order, so only these few elements of a row are divided.
+        parts.append(found if denominators is None else found - denominators(scores))
+    return torch.cat(parts, 1).cpu()
+
+
+def _thresholds_of(
     settings: CalibrationSettings, layer: int, ranked: Tensor, buckets: Tensor, lengths: Tensor
 ) -> list[tuple[NDArray[np.float32], Integers]]:
     """Choose by k those of the rows' own thresholds, [Hq, rows, K] scores or log-probabilities, that are not dense."""

@@ -21,25 +21,36 @@ def kth_largest(rows: Tensor, ranks: Sequence[int]) -> Tensor:
     This is the quantile of Algorithm 1, line 7, counted in ranks so that no rounding can slip by one.
 
     Args:
-        rows: float32 [N, n]; invisible places hold -inf and may lie anywhere.
+        rows: float32 [..., n]; invisible places hold -inf and may lie anywhere.
         ranks: the numbers k of elements to keep, each at least 0.
 
     Returns:
-        float32 [N, len(ranks)]; -inf for rows with fewer than k+1 finite elements.
+        float32 [..., len(ranks)]; -inf for rows with fewer than k+1 finite elements. On other devices than a CPU, where
+        raising would have to wait, NaN for rows with NaN or +inf.
 
     Raises:
-        TopThetaValueError: an element is NaN or +inf.
+        TopThetaValueError: on a CPU, an element is NaN or +inf.
 
     Example:
         >>> kth_largest(torch.tensor([[3.0, 1.0, 2.0, float("-inf")]]), [1, 2, 3])
         tensor([[2., 1., -inf]])
     """
-    source = rows.detach().cpu().numpy()
+    if not rows.is_cpu:
+        return _largest_on_device(rows, ranks)
+    source = rows.detach().flatten(0, -2).numpy()
     result = np.full((len(source), len(ranks)), -np.inf, dtype=np.float32)
     step = max(1, _ELEMENTS_PER_PASS // max(1, source.shape[1]))
     for start in range(0, len(source), step):
         result[start : start + step] = _partition(source[start : start + step], ranks)
-    return torch.from_numpy(result)
+    return torch.from_numpy(result).view(*rows.shape[:-1], len(ranks))
+
+
+def _largest_on_device(rows: Tensor, ranks: Sequence[int]) -> Tensor:
+    top = rows.topk(min(max(ranks) + 1, rows.shape[-1]), dim=-1).values
+    nothing = torch.full_like(top[..., 0], -torch.inf)
+    found = torch.stack([top[..., k] if k < top.shape[-1] else nothing for k in ranks], -1)
+    # NaN sorts first
+    return found.masked_fill(~(top[..., :1] < torch.inf), torch.nan)
 
 
 def _partition(rows: np.ndarray, ranks: Sequence[int]) -> np.ndarray:
@@ -105,10 +116,12 @@ def sample_rows(count: int, fraction: float, generator: torch.Generator) -> Tens
 
 
 def take_rows(values: Tensor, rows: Tensor, here: Tensor | None = None) -> Tensor:
-    """Take ``values[:, rows]`` for one or more ascending ``rows``, without a copy where they are neighbours.
+    """Take ``values[:, rows]`` for ascending ``rows``, without a copy where they are neighbours.
 
     ``rows`` are on the CPU, and ``here`` are the same where ``values`` are; None: there, too.
     """
+    if not len(rows):
+        return values[:, :0]
     first, last = int(rows[0]), int(rows[-1])
     if last - first + 1 == len(rows):
         return values[:, first : last + 1]

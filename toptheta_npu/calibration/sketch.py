@@ -7,7 +7,7 @@ multi-k calibration with one histogram per (head, row-length bucket) instead of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from torch import Tensor
@@ -15,13 +15,13 @@ from torch import Tensor
 from ..errors import TopThetaValueError
 from ..thresholds.knots import Floats, Integers
 from . import counting
-from .bins import BINS, MINIMUM_EXPONENT, exponents, first_bins, rebinned
+from .bins import BINS, exponents, first_bins, rebinned
+from .blocks import ScoresAtHand
+from .counting import Blocks, Denominators
 
 # Beyond this a "score" is a mask value (float32's or bfloat16's lowest number) or an overflow.
 _LARGEST_SCORE = 2.0**100
 _LARGEST_COUNT = 2**32 - 1
-# Elements of one pass, which bounds its scratch.
-_ELEMENTS_PER_PASS = 1 << 20
 
 
 class SurvivalSketch:
@@ -67,32 +67,37 @@ class SurvivalSketch:
         Raises:
             TopThetaValueError: a value is NaN, +inf or beyond 2**100, or a count no longer fits 32 bits.
         """
-        self.merge(*SurvivalSketch.of(values, buckets))
+        if len(buckets):
+            rows = ScoresAtHand(values.detach().cpu(), buckets)
+            self.merge(*SurvivalSketch.of(rows, buckets.cpu().numpy()))
 
     @classmethod
-    def of(cls, values: Tensor, buckets: Tensor) -> tuple[SurvivalSketch, Integers]:
+    def of(
+        cls, blocks: Blocks, buckets: Integers, denominators: Denominators | None = None
+    ) -> tuple[SurvivalSketch, Integers]:
         """Sketch some rows alone, over those buckets that occur, and give their numbers for :meth:`merge`.
 
-        Arguments and errors as in :meth:`update`. It changes nothing, so threads may look at rows at once.
-        """
-        present, local, rows = np.unique(buckets.cpu().numpy(), return_inverse=True, return_counts=True)
-        made = cls(len(values), len(present))
-        made.rows += rows
-        data = values.detach().cpu().numpy()
-        counts = np.zeros(made.counts.shape, dtype=np.int64)
-        for heads in _passes(len(data), data[0].size) if len(present) else ():
-            made.smallest[heads], made.largest[heads] = _ranges(data[heads], local)
-            counts[heads] = _histograms(data[heads], local, made.smallest[heads], made.largest[heads])
-        made.set_counts(counts)
-        return made, present
+        It changes nothing, so threads may look at rows at once.
 
-    def set_counts(self, counts: Integers) -> None:
-        """Set the counts of all cells, int64 [H, R, 112].
+        Args:
+            blocks: of the rows, on any device; they are gone over twice.
+            buckets: int64 [N], the length bucket of every row.
+            denominators: of the softmax, for log-probabilities; None: for scores.
 
         Raises:
-            TopThetaValueError: a count does not fit 32 bits.
+            TopThetaValueError: as :meth:`update`.
         """
-        self.counts = _as_uint32(counts)
+        present, local, rows = np.unique(buckets, return_inverse=True, return_counts=True)
+        ends, logarithms = counting.row_ranges(blocks, denominators)
+        low, high = ends.cpu().numpy()
+        _check_ends(low, high)
+        made = cls(len(low), len(present))
+        made.rows += rows
+        made.smallest, made.largest = _ends_of_cells(low, high, local)
+        bins = _bins_of_rows(made.smallest, made.largest, local)
+        counts = counting.count(blocks, logarithms, bins, made.smallest.size, ends.device)
+        made.counts = _as_uint32(counts.reshape(made.counts.shape))
+        return made, present
 
     def merge(self, other: SurvivalSketch, buckets: Integers | None = None) -> None:
         """Add what ``other`` has seen; the result is the sketch of all rows together, exactly.
@@ -148,19 +153,7 @@ class SurvivalSketch:
         return theta
 
 
-def _passes(count: int, width: int) -> Iterator[slice]:
-    step = max(1, _ELEMENTS_PER_PASS // max(1, width))
-    return (slice(start, min(start + step, count)) for start in range(0, count, step))
-
-
-def _ranges(data: np.ndarray, cells: Integers) -> tuple[np.ndarray, np.ndarray]:
-    """Find the smallest visible and the largest element of each cell, float32 [H, P], of rows [H, N, n]."""
-    low, high = counting.row_ranges(data.reshape(-1, data.shape[-1]))
-    check_ends(low, high)
-    return ends_of_cells(low.reshape(data.shape[:2]), high.reshape(data.shape[:2]), cells)
-
-
-def check_ends(low: np.ndarray, high: np.ndarray) -> None:
+def _check_ends(low: np.ndarray, high: np.ndarray) -> None:
     """Raise TopThetaValueError unless the smallest visible and the largest elements of rows are scores."""
     if not (high < _LARGEST_SCORE).all() or not (low > -_LARGEST_SCORE).all():
         raise TopThetaValueError(
@@ -171,7 +164,7 @@ def check_ends(low: np.ndarray, high: np.ndarray) -> None:
         )
 
 
-def ends_of_cells(low: np.ndarray, high: np.ndarray, cells: Integers) -> tuple[np.ndarray, np.ndarray]:
+def _ends_of_cells(low: np.ndarray, high: np.ndarray, cells: Integers) -> tuple[np.ndarray, np.ndarray]:
     """Find the smallest and the largest of ``low`` and ``high`` [H, N] in each cell, float32 [H, P]."""
     order, starts = np.argsort(cells, kind="stable"), np.flatnonzero(np.diff(np.sort(cells), prepend=-1))
     low, high = low[:, order], high[:, order]
@@ -179,16 +172,8 @@ def ends_of_cells(low: np.ndarray, high: np.ndarray, cells: Integers) -> tuple[n
     return np.minimum.reduceat(low, starts, axis=1) + 0.0, np.maximum.reduceat(high, starts, axis=1) + 0.0
 
 
-def _histograms(data: np.ndarray, cells: Integers, smallest: np.ndarray, largest: np.ndarray) -> Integers:
-    """Count rows [H, N, n] by bins, [H, P, 112]; row i belongs to cell ``cells[i]`` in every head."""
-    scale, first, cell = (each.ravel() for each in bins_of_rows(smallest, largest, cells))
-    rows, finest = data.reshape(-1, data.shape[-1]), 2.0**-MINIMUM_EXPONENT
-    counts: Integers = counting.count(rows, cell, scale, first, finest, smallest.size)
-    return counts.reshape(*smallest.shape, BINS)
-
-
-def bins_of_rows(smallest: np.ndarray, largest: np.ndarray, cells: Integers) -> tuple[np.ndarray, np.ndarray, Integers]:
-    """Give the bins of rows [H, N], as `counting.count` takes them: one over their width, the first one, and the cell.
+def _bins_of_rows(smallest: np.ndarray, largest: np.ndarray, cells: Integers) -> counting.Bins:
+    """Give the bins of rows [H, N], as `counting.count` takes them: one over their width, the first, and the cell.
 
     Args:
         smallest, largest: float32 [H, P], the range of every cell.

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ...calibration.on_device import ScoreBlocks
+from ...calibration.blocks import ScoreBlocks
 from ...calibration.row_statistics import rows_of_sequence
 from ...fallback.compensation import score_threshold
 from ...fallback.layout import count_group_rows, count_true
@@ -80,17 +80,9 @@ class _Counter:
         self._placement, self._kv_heads = table.placement, kv_heads
         self._seen: dict[int, list[KeptRows]] = {}
 
-    def look(
-        self, layer: int, scores: Tensor, lengths: Tensor, ranked: Tensor | None = None,
-        learnable_sink: Tensor | None = None,
-    ) -> tuple[int, KeptRows]:  # fmt: skip
-        return layer, KeptRows(lengths, *self._counts(scores, self._thresholds(layer, lengths), learnable_sink))
-
-    def look_through(
-        self, layer: int, blocks: ScoreBlocks, learnable_sink: Tensor | None = None
-    ) -> tuple[int, KeptRows]:
-        """Count on the device that holds the scores, and copy the counts of the layer at its end."""
-        theta = blocks.to_device(self._thresholds(layer, blocks.lengths).numpy())
+    def look(self, layer: int, blocks: ScoreBlocks, learnable_sink: Tensor | None = None) -> tuple[int, KeptRows]:
+        """Count where the scores are, and copy the counts to the host at the end."""
+        theta = self._thresholds(layer, blocks.lengths).to(blocks.device)
         parts = [self._counts(scores, theta[:, :, rows], learnable_sink) for rows, scores in blocks]
         return layer, KeptRows(blocks.lengths, *(torch.cat(each, 1).cpu() for each in zip(*parts, strict=True)))
 

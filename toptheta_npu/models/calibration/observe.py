@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ...calibration.on_device import ScoreBlocks
+from ...calibration.blocks import ScoreBlocks, ScoresAtHand
 from ...calibration.row_statistics import take_rows
 from ...errors import TopThetaTypeError, TopThetaValueError, shown
 from ..hook.attach import attached, check_switches
@@ -38,21 +38,8 @@ def check_options(progress: object, provenance: object = None, **switches: objec
 class Watch(Protocol):
     """What is to be learnt of the rows, such as a `Calibrator`: any number of threads look, one adds."""
 
-    def look(
-        self,
-        layer: int,
-        scores: Tensor,
-        lengths: Tensor,
-        ranked: Tensor | None = None,
-        learnable_sink: Tensor | None = None,
-    ) -> Any:
-        """Look at rows of a layer: scores [Hq, rows, S], lengths [rows], and their (k+1)-th largest, if known.
-
-        ``learnable_sink`` [Hq] is one more logit of every row.
-        """
-
-    def look_through(self, layer: int, blocks: ScoreBlocks, learnable_sink: Tensor | None = None) -> Any:
-        """Look at all chosen rows of a layer, whose scores are on another device than a CPU."""
+    def look(self, layer: int, blocks: ScoreBlocks, learnable_sink: Tensor | None = None) -> Any:
+        """Look at rows of a layer. ``learnable_sink`` [Hq] is one more logit of every row."""
 
     def add(self, seen: Any) -> None:
         """Add what a look has seen to what is known."""
@@ -127,15 +114,15 @@ class _ObservingRule:
         sequence = SequenceRows(call)
 
         def look(rows: Tensor) -> Any:
-            scores, lengths = sequence.scores(rows), sequence.lengths(rows)
-            return self.watch.look(self.layer, scores, lengths, None, sequence.learnable_sink)
+            at_hand = ScoresAtHand(sequence.scores(rows), sequence.lengths(rows))
+            return self.watch.look(self.layer, at_hand, sequence.learnable_sink)
 
         with naming_layer(self.layer):
             if call.query.is_cpu:
                 for seen in self.threads.map(look, sequence.blocks(self.chosen.rows)):
                     self.watch.add(seen)
             else:
-                _look_through(self.watch, self.layer, sequence, self.chosen.rows)
+                _look_on_device(self.watch, self.layer, sequence, self.chosen.rows)
         return self.passes_on(call)
 
 
@@ -155,7 +142,7 @@ class _TopKRule:
         if not call.query.is_cpu:
             out = self._attend_on_device(sequence, sequence.blocks(every_row))
             with naming_layer(self.layer):
-                _look_through(self.watch, self.layer, sequence, chosen)
+                _look_on_device(self.watch, self.layer, sequence, chosen)
             return out[None].to(call.query.dtype)
         is_chosen = torch.zeros(len(every_row), dtype=torch.bool, device="cpu")
         is_chosen[chosen] = True
@@ -168,8 +155,8 @@ class _TopKRule:
             if len(here) == 0:
                 return out, None
             ranked = None if ranked is None else take_rows(ranked, here)
-            lengths, sink = sequence.lengths(rows[here]), sequence.learnable_sink
-            return out, self.watch.look(self.layer, take_rows(scores, here), lengths, ranked, sink)
+            at_hand = ScoresAtHand(take_rows(scores, here), sequence.lengths(rows[here]), ranked)
+            return out, self.watch.look(self.layer, at_hand, sequence.learnable_sink)
 
         with naming_layer(self.layer):
             found = self.threads.map(attend, sequence.blocks(every_row))
@@ -188,10 +175,10 @@ class _TopKRule:
         return torch.cat(parts, 1)
 
 
-def _look_through(watch: Watch, layer: int, sequence: SequenceRows, rows: Tensor) -> None:
+def _look_on_device(watch: Watch, layer: int, sequence: SequenceRows, rows: Tensor) -> None:
     if len(rows):
         with torch.autocast(sequence.query.device.type, enabled=False):
-            watch.add(watch.look_through(layer, RowsOnDevice(sequence, rows), sequence.learnable_sink))
+            watch.add(watch.look(layer, RowsOnDevice(sequence, rows), sequence.learnable_sink))
 
 
 @contextmanager

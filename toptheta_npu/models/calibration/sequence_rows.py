@@ -13,7 +13,6 @@ from threading import Barrier, Lock
 from types import TracebackType
 from typing import NamedTuple, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -154,7 +153,7 @@ class SequenceRows:
 
 
 class RowsOnDevice:
-    """The scores of chosen rows on another device than a CPU: the `ScoreBlocks` of `calibration.on_device`.
+    """The scores of chosen rows on another device than a CPU, as `ScoreBlocks` that are computed whenever asked for.
 
     Args:
         sequence: of the layer.
@@ -162,10 +161,12 @@ class RowsOnDevice:
         here: the same on the device; None: they are copied to it, at once.
     """
 
+    ranked: Tensor | None = None
+
     def __init__(self, sequence: SequenceRows, rows: Tensor, here: Tensor | None = None) -> None:
-        self.lengths = sequence.lengths(rows)
+        self.lengths, self.device = sequence.lengths(rows), sequence.query.device
         self._sequence, self._rows = sequence, rows
-        self._here = rows.to(sequence.query.device) if here is None else here
+        self._here = rows.to(self.device) if here is None else here
 
     def __iter__(self) -> Iterator[tuple[slice, Tensor]]:
         start = 0
@@ -178,10 +179,6 @@ class RowsOnDevice:
         """Take the rows of more than ``length`` keys alone."""
         first = int((self.lengths <= length).sum())
         return RowsOnDevice(self._sequence, self._rows[first:], self._here[first:])
-
-    def to_device(self, values: np.ndarray) -> Tensor:
-        """Copy ``values`` to where the scores are."""
-        return torch.from_numpy(values).to(self._here.device)
 
 
 def keep_largest(scores: Tensor, k: int) -> tuple[Tensor, Tensor | None]:
@@ -199,7 +196,7 @@ def keep_largest(scores: Tensor, k: int) -> tuple[Tensor, Tensor | None]:
     """
     if scores.device.type != "cpu":
         return _mask_of_largest(scores, k), None
-    last_kept, ranked = kth_largest(scores.flatten(0, 1), [k - 1, k]).unflatten(0, scores.shape[:2]).split(1, dim=-1)
+    last_kept, ranked = kth_largest(scores, [k - 1, k]).split(1, dim=-1)
     # into numbers: booleans take four times as long, here and as factors
     keep = torch.gt(scores, ranked, out=torch.empty_like(scores))
     tied = ((last_kept == ranked) & (ranked > -torch.inf)).squeeze(-1)
