@@ -60,12 +60,12 @@ def convert_gguf(
 
 def _reader(file: Path) -> Any:
     """Read all but the weights."""
-    from gguf import GGUFReader
+    from .reader import Reader
 
     if status(file, "a GGUF file") is None:
         raise file_error(file, "a GGUF file", "no such file", "correct the path")
     try:
-        return GGUFReader(file)
+        return Reader(file)
     # the reader checks nothing, and stumbles over a damaged file anywhere
     except Exception as error:
         got = f"another file, or one that ends early or is damaged ({error})"
