@@ -85,7 +85,8 @@ def test_every_method_at_every_k_with_every_table(
     last = found["perplexity: last-k, k=8"]
     assert last.reads.value_rows_mean == last.reads.key_rows_mean == 8
     said = words(capsys.readouterr().out)
-    assert "tiny-random on cpu: 11 points, from 5 methods on perplexity." in said
+    assert "tiny-random on cpu: 11 points, from 5 methods on perplexity. Methods: dense, top-theta, top-k, " in said
+    assert ". For each point: 2 windows of book.txt, rows of up to 128 keys. For a shorter run: --windows," in said
     assert "perplexity: top-k, k=8: perplexity" in said
     verdict = " nothing can be told from 2 windows; take more"
     for name in ("Top-θ pre + SDC + VMC, k = 8, pre:", "Top-θ post + VMC, k = 16, post:", "last-k, k = 16:"):

@@ -18,7 +18,7 @@ import torch
 from rich.console import Console
 from rich.markup import escape
 
-from ...errors import TopThetaValueError
+from ...errors import TopThetaValueError, shortened
 from ...thresholds import ThresholdExtrapolationWarning, ThresholdTable
 from ..common import printing
 from ..common.devices import choose_device
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from ...evaluation.sweep import Plan
 
 _DEFAULT_K = 64
+#: By which options there are fewer or shorter samples of a unit.
+_OF_UNIT = {"windows": ("--windows", "--length"), "prompts": ("--prompts", "--prompt-length"), "requests": ("--limit",)}
 
 
 def evaluate(options: Options) -> None:
@@ -53,8 +55,7 @@ def evaluate(options: Options) -> None:
     options = completed(options)
     prepared = prepare(options)
     console = printing.console()
-    what = f"{prepared.points} points, from {len(prepared.plan.methods)} methods on {', '.join(options.task)}"
-    console.print(escape(f"{prepared.candidate.name} on {device}: {what}."))
+    _announce(console, prepared, device)
     for note in prepared.texts.notes():
         console.print(f"note: {escape(note)}")
     network = load_weights(prepared.candidate, options.dtype or default_dtype(options.model), device)
@@ -69,6 +70,22 @@ def evaluate(options: Options) -> None:
         console.print()
     console.print(escape(f"{options.output}: {len(found.measurements)} points."))
     console.print(escape(f"Next: toptheta plot {shlex.quote(str(options.output))} -o figures"))
+
+
+def _announce(console: Console, prepared: Prepared, device: str) -> None:
+    """Say what is going to be measured, and how it would be less."""
+    methods, tasks = prepared.plan.methods, prepared.tasks
+    what = f"{prepared.points} points, from {len(methods)} methods on {', '.join(tasks)}"
+    console.print(escape(f"{prepared.candidate.name} on {device}: {what}."))
+    samples = "; ".join(f"{task.samples} {_named(name, task)}" for name, task in tasks.items())
+    console.print(escape(f"Methods: {', '.join(method.text for method in methods)}. For each point: {samples}."))
+    fewer = dict.fromkeys(option for task in tasks.values() for option in _OF_UNIT[task.unit])
+    console.print(escape(f"For a shorter run: {', '.join(fewer)}, or fewer of --task, --method and --k."))
+
+
+def _named(name: str, task: PlannedTask) -> str:
+    texts = shortened(", ".join(task.settings.get("text", ())))
+    return f"{task.unit} of {texts or name}, rows of up to {task.longest} keys"
 
 
 @dataclass(frozen=True)
