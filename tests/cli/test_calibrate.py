@@ -294,8 +294,9 @@ def no_weights(*_: object) -> None:
         (["--length", "300"], "--length: expected at most 256 tokens, for which the model has positions, got 300; use"),
         (["--sequences", "-1"], "--sequences: expected an int of at least 0, got -1"),
         (["--layer-k", "1,2"], "--layer-k: expected 3 numbers, one per layer, got 2; such as 0:512,1:512 for"),
-        (["--layer-k", "0:1,9:1"], "--layer-k: expected layers 0 to 2, got layer 9"),
-        (["--layer-k", "99,99,99"], "--layer-k: expected less than 96, the keys of the longest row, in some layer"),
+        (["--layer-k", "0:1,9:1"], "--layer-k: expected layers 0 to 2, got layer 9; name layers that the model has"),
+        (["--layer-k", "99,99,99"], "in some layer, got at least 99 in every layer; lower it in a layer, or raise"),
+        (["--layer-k", "0:1,0:2"], "--layer-k: expected each layer at most once, got layer 0 twice; leave"),
         (["--placement", "middle"], "--placement: expected one of pre_softmax, post_softmax, got 'middle'"),
         (["--k", "4", "--top-k-at-calibration"], "--top-k-at-calibration needs one --k, which decides what"),
         (["--row-fraction", "1e-6"], "--row-fraction: expected a share that picks some row of more than 8 keys, got "

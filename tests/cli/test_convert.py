@@ -97,7 +97,7 @@ def test_forms_may_be_named_and_origins_told() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["table.theta", "-o", "x.txt"], "--k: expected one k from 32 to 512, got none; x.txt holds one"),
+        (["table.theta", "-o", "x.txt"], "--k: expected one k from 32 to 512, got none; add --k: x.txt holds one"),
         (["table.theta", "-o", "x.theta", "--k", "64"], "--k needs a th.txt or sdc.txt to write, and x.theta"),
         (["table.theta", "-o", "x.pdf"], "--to: expected one of sdc, th, theta, got none, for x.pdf; or name"),
         (["table.pdf", "-o", "x.theta"], "--from: expected one of theta, th, got none, for table.pdf; or name"),

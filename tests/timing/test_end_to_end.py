@@ -133,8 +133,10 @@ def test_command_with_an_int8_cache() -> None:
         (["--device", "cpu", "--thresholds", "t.theta"], "--thresholds needs --model; name the model"),
         (["--device", "cpu", "--model", "x"], "--model needs --thresholds; calibrate it"),
         (["--device", "cpu", "--k", "100000"], "--k: expected"),
+        (["--device", "cpu", "--new-tokens", "9999"], "--new-tokens: expected at most 4096 tokens with the prompt, for "
+         "which the model is made, got 64 and 9999 new ones; lower it or --prompt"),
     ],
-)
+)  # fmt: skip
 def test_wrong_options(arguments: list[str], message: str) -> None:
     done = CliRunner().invoke(app, ["benchmark-generate", "--prompt", "64", *arguments])
     assert isinstance(done.exception, TopThetaError)

@@ -17,6 +17,7 @@ from ..._files import write_atomically
 from ..._gguf import how_to_convert, is_gguf
 from ...errors import TopThetaCombinationError, TopThetaValueError
 from ..common.devices import check_device
+from ..common.model import FOLDER
 from ..common.options import INT8, KV_CACHES
 from ..common.options import command as make_command
 from .command import MAX_ROUNDS, prepare_outputs
@@ -65,7 +66,7 @@ def benchmark_generate(options: Options) -> None:
     if most is not None and prompt + new_tokens > most:
         raise TopThetaValueError(
             "--new-tokens", f"at most {most} tokens with the prompt, for which the model is made",
-            f"{prompt} and {new_tokens} new ones",
+            f"{prompt} and {new_tokens} new ones", "lower it or --prompt",
         )  # fmt: skip
     tokens = token_windows(tokenizer, "evaluation", prompt, options.batch).to(device)
     ks = options.k or [int(table.k[len(table.k) // 2])]
@@ -119,4 +120,5 @@ def _load_transformers(model: str, dtype: torch.dtype, device: str) -> tuple[Any
     # whatever foreign files make transformers stumble over
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, SafetensorError) as cause:
         reason = str(cause).split("\n")[0]
-        raise TopThetaValueError("--model", "a model that transformers can load", f"{model} ({reason})") from cause
+        got = f"{model} ({reason})"
+        raise TopThetaValueError("--model", "a model that transformers can load", got, FOLDER) from cause

@@ -124,8 +124,9 @@ def make_plan(options: Options, candidate: Candidate, default_length: int, defau
     layers = num_layers(candidate.skeleton)
     layer_k = layer_k_for(layers, length) if options.layer_k is None else layer_k_of(options.layer_k, layers)
     if min(layer_k) >= length:
-        got = f"at least {min(layer_k)} in every layer"
-        raise TopThetaValueError("--layer-k", f"less than {length}, the keys of the longest row, in some layer", got)
+        expected = f"less than {length}, the keys of the longest row, in some layer"
+        got, remedy = f"at least {min(layer_k)} in every layer", "lower it in a layer, or raise --length"
+        raise TopThetaValueError("--layer-k", expected, got, remedy)
     one_pass = _top_k_at_calibration(options, k)
     settings = CalibrationSettings(
         num_layers=layers, num_heads=num_heads(candidate.skeleton), k=k, longest=length,

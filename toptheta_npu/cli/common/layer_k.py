@@ -28,7 +28,8 @@ def read_layer_k(text: str) -> list[int] | dict[int, int]:
         if pair is None:
             raise TopThetaValueError("--layer-k", "LAYER:K, separated by commas", shown(part), _REMEDY)
         if int(pair[1]) in values:
-            raise TopThetaValueError("--layer-k", "each layer at most once", f"layer {int(pair[1])} twice")
+            got = f"layer {int(pair[1])} twice"
+            raise TopThetaValueError("--layer-k", "each layer at most once", got, "leave one of the two out")
         values[int(pair[1])] = int(pair[2])
     return values
 
@@ -49,5 +50,6 @@ def layer_k_of(text: str, layers: int) -> list[int]:
             raise TopThetaValueError("--layer-k", f"{layers} numbers, one per layer", str(len(values)), _REMEDY)
         return values
     if max(values) >= layers:
-        raise TopThetaValueError("--layer-k", f"layers 0 to {layers - 1}", f"layer {max(values)}")
+        expected, got = f"layers 0 to {layers - 1}", f"layer {max(values)}"
+        raise TopThetaValueError("--layer-k", expected, got, "name layers that the model has")
     return [values.get(layer, 0) for layer in range(layers)]

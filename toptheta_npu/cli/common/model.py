@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
-_FOLDER = "give the folder that save_pretrained wrote"
+#: What to do where a model cannot be loaded.
+FOLDER = "give the folder that save_pretrained wrote"
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def load_weights(candidate: Candidate, dtype: str, device: str) -> PreTrainedMod
     # whatever foreign files make transformers stumble over
     except Exception as error:
         expected = "weights that transformers can load"
-        raise TopThetaValueError("MODEL", expected, f"{candidate.where} ({_reason(error)})", _FOLDER) from error
+        raise TopThetaValueError("MODEL", expected, f"{candidate.where} ({_reason(error)})", FOLDER) from error
     return network.eval()  # type: ignore[return-value]
 
 
@@ -122,7 +123,7 @@ def _check_folder(folder: Path) -> None:
         raise TopThetaValueError("MODEL", what, got, "correct the path")
     if status(folder / "config.json", "a configuration", "MODEL") is None:
         gguf = gguf_in(folder)
-        remedy = _FOLDER if gguf is None else how_to_convert(gguf)
+        remedy = FOLDER if gguf is None else how_to_convert(gguf)
         raise TopThetaValueError("MODEL", "a folder with config.json", f"{folder} without it", remedy)
 
 
@@ -143,7 +144,7 @@ def _not_found(where: str, what: str, error: Exception) -> TopThetaValueError:
     if not os.path.isdir(where):
         remedy = "correct the name, give a folder, or download the model first: hf download NAME"
         return TopThetaValueError("MODEL", f"a {what} here or on the Hub", f"{where} ({reason})", remedy)
-    return TopThetaValueError("MODEL", f"a {what} that transformers can load", f"{where} ({reason})", _FOLDER)
+    return TopThetaValueError("MODEL", f"a {what} that transformers can load", f"{where} ({reason})", FOLDER)
 
 
 def _skeleton(model: str, config: Any, trust_remote_code: bool) -> PreTrainedModel:
@@ -170,7 +171,7 @@ def _skeleton(model: str, config: Any, trust_remote_code: bool) -> PreTrainedMod
     # whatever a foreign configuration makes transformers stumble over
     except Exception as error:
         expected = "a configuration that transformers can build"
-        raise TopThetaValueError("MODEL", expected, f"{model} ({_reason(error)})", _FOLDER) from error
+        raise TopThetaValueError("MODEL", expected, f"{model} ({_reason(error)})", FOLDER) from error
     return skeleton
 
 

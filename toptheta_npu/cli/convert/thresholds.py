@@ -129,7 +129,7 @@ def _write(table: ThresholdTable, source: Path, output: Path, form: str, k: int 
         table.save(output)
         return ks
     if k is None and len(ks) > 1:
-        raise TopThetaValueError("--k", f"one k from {ks[0]} to {ks[-1]}", "none", f"{output} holds one")
+        raise TopThetaValueError("--k", f"one k from {ks[0]} to {ks[-1]}", "none", f"add --k: {output} holds one")
     k = ks[0] if k is None else k
     if form == "th":
         table.export_text(output, k)

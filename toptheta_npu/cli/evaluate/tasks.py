@@ -195,7 +195,7 @@ def _retrieval(name: str, options: Options, candidate: Candidate, tables: Mappin
         raise TopThetaValueError("--prompt-length", expected, str(longest), "ask for shorter ones")
     if min(options.k, default=0) >= max(lengths):
         expected = f"less than {max(lengths)}, the tokens of the longest prompt of {name}"
-        raise TopThetaValueError("--k", expected, str(min(options.k)), "rows of at most k keys are dense")
+        raise TopThetaValueError("--k", expected, str(min(options.k)), "lower it: rows of at most k keys are dense")
 
     def make(model: PreTrainedModel) -> Task:
         return RetrievalTask(model, candidate.tokenizer, RETRIEVAL[name], lengths, _DEPTHS, seeds)
