@@ -164,6 +164,11 @@ def test_the_provenance_holds_the_settings_in_force_and_the_texts(model: Path, f
     assert Path("again.theta").read_bytes() == Path("thresholds.theta").read_bytes()
 
 
+def test_one_number_is_the_least_k_of_all_layers(model: Path, folder: Path) -> None:
+    assert main(str(model), "--text", "book.txt", *QUICK, "--layer-k", "0") == 0
+    assert ThresholdTable.load("thresholds.theta").layer_k == (0, 0, 0)
+
+
 def test_many_files_are_counted_in_the_provenance(model: Path, folder: Path) -> None:
     parts = Path("book.txt").read_text().split("\n    def ")[:60]
     (folder / "many").mkdir()
@@ -293,7 +298,7 @@ def no_weights(*_: object) -> None:
         (["--length", "1"], "--length: expected an int of at least 2, got 1"),
         (["--length", "300"], "--length: expected at most 256 tokens, for which the model has positions, got 300; use"),
         (["--sequences", "-1"], "--sequences: expected an int of at least 0, got -1"),
-        (["--layer-k", "1,2"], "--layer-k: expected 3 numbers, one per layer, got 2; such as 0:512,1:512 for"),
+        (["--layer-k", "1,2"], "--layer-k: expected 3 numbers, one per layer, got 2; such as 0 for all layers"),
         (["--layer-k", "0:1,9:1"], "--layer-k: expected layers 0 to 2, got layer 9; name layers that the model has"),
         (["--layer-k", "99,99,99"], "in some layer, got at least 99 in every layer; lower it in a layer, or raise"),
         (["--layer-k", "0:1,0:2"], "--layer-k: expected each layer at most once, got layer 0 twice; leave"),

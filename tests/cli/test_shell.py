@@ -51,7 +51,7 @@ def test_a_file_with_the_name_of_an_option_keeps_it(capsys: pytest.CaptureFixtur
     [
         ("k: -5", "k: expected an int from 1 to 16777216, got -5"),
         ("row-fraction: 3", "row_fraction: expected above 0 and at most 1, got 3.0"),
-        ("layer_k: '512'", "layer_k: expected 6 numbers, one per layer, got 1"),
+        ("layer_k: '512,0'", "layer_k: expected 6 numbers, one per layer, got 2"),
         ("model: ./none", "model: expected the folder of a model, or its name on the Hub, got none"),
     ],
 )

@@ -163,6 +163,12 @@ def test_layers_with_a_larger_k_of_their_own():
     assert abs(first.kept[first.keys > 20].float().mean() - 20) < 0.5
 
 
+def test_one_number_is_the_least_k_of_all_layers():
+    table, listed = (calibrate(model_of(), TEXTS, k=K, layer_k=layer_k) for layer_k in (12, [12, 12]))
+    assert table.layer_k == (12, 12)
+    assert torch.equal(table.theta, listed.theta)
+
+
 def test_discarded_mass_is_what_is_left_out():
     table = calibrate(model_of(), TEXTS, placement="pre_softmax", k=K, **DENSE)
     full = calibrate_discarded_mass(model_of(), table, TEXTS)
@@ -280,6 +286,7 @@ def test_a_model_without_a_head():
             "none; raise it, or feed more sequences",
         ),
         (TEXTS, {"seed": "0"}, TopThetaTypeError, "seed: expected an int, got '0'"),
+        (TEXTS, {"layer_k": True}, TopThetaTypeError, "layer_k: expected an int, got True"),
         (TEXTS, {"layer_k": ["0", "0"]}, TopThetaTypeError, "layer_k: expected an int, got '0'"),
         (TEXTS, {"layer_k": [10**30, 0]}, TopThetaValueError, "layer_k: expected an int from 0 to 16777216"),
         (TEXTS, {"vmc": "no"}, TopThetaTypeError, "vmc: expected True or False, got 'no'"),

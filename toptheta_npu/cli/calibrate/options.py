@@ -58,7 +58,9 @@ class Options:
     ] = dataclasses.field(default_factory=list)
     layer_k: Annotated[
         str | None,
-        typer.Option(help="Least k of layers: 0:512,1:512, or one number per layer. Default: 512 in the first two."),
+        typer.Option(
+            help="Least k of layers: 0:512,1:512, one number per layer, or one for all. Default: 512 in the first two."
+        ),
     ] = None
     placement: Annotated[str, typer.Option(help="post_softmax or pre_softmax.")] = "post_softmax"
     estimator: Annotated[str, typer.Option(help="pooled keeps k on average; algorithm1 is the paper's.")] = "pooled"

@@ -1,4 +1,4 @@
-"""The option --layer-k: the least k of some layers, or of all."""
+"""The option --layer-k: the least k of some layers, of each, or of all."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 
 from ...errors import TopThetaValueError, shown
 
-_REMEDY = "such as 0:512,1:512 for two layers, or a number for every layer"
+_REMEDY = "such as 0 for all layers, 0:512,1:512 for two of them, or a number per layer with commas between"
 
 
 def read_layer_k(text: str) -> list[int] | dict[int, int]:
-    """Read the least k of layers: "0:512,1:512", or one number for each layer.
+    """Read the least k of layers: "0:512,1:512", one number for each layer, or one for all.
 
     Raises:
         TopThetaValueError: neither, or a layer twice.
@@ -41,11 +41,13 @@ def layer_k_of(text: str, layers: int) -> list[int]:
         TopThetaValueError: as `read_layer_k`, or it names other layers.
 
     Example:
-        >>> layer_k_of("0:512,1:256", 4), layer_k_of("512,512,0,0", 4)
-        ([512, 256, 0, 0], [512, 512, 0, 0])
+        >>> layer_k_of("0:512,1:256", 4), layer_k_of("512,512,0,0", 4), layer_k_of("0", 4)
+        ([512, 256, 0, 0], [512, 512, 0, 0], [0, 0, 0, 0])
     """
     values = read_layer_k(text)
     if isinstance(values, list):
+        if len(values) == 1:
+            return values * layers
         if len(values) != layers:
             raise TopThetaValueError("--layer-k", f"{layers} numbers, one per layer", str(len(values)), _REMEDY)
         return values

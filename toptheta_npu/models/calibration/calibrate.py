@@ -38,7 +38,7 @@ def calibrate(
     placement: Placement = "post_softmax",
     estimator: Estimator = "algorithm1",
     alpha: float = 0.1,
-    layer_k: Sequence[int] | None = None,
+    layer_k: int | Sequence[int] | None = None,
     row_fraction: float = 1.0,
     top_k_at_calibration: bool = True,
     sdc: Literal["none", "exact"] = "exact",
@@ -64,7 +64,8 @@ def calibrate(
             which one pass over K compares as they come.
         estimator: "algorithm1" averages the rows' own thresholds, "pooled" keeps k on average.
         alpha: standard deviations added to the average (algorithm1 only).
-        layer_k: the least k of every layer, 0 for none; None: 512 in the first two layers, as in the paper.
+        layer_k: the least k of every layer, 0 for none; an int: of all layers; None: 512 in the first two layers, as
+            in the paper.
         row_fraction: share of the rows to look at.
         top_k_at_calibration: a layer passes on what it computes from its k largest scores, so that later
             layers are calibrated on what they will see at inference; else its dense output.
@@ -108,7 +109,7 @@ def calibrate(
     texts = checked_texts(model, sequences, min(targets))
     settings = CalibrationSettings(
         num_layers=num_layers(model), num_heads=num_heads(model), k=targets, longest=max(map(len, texts)),
-        layer_k=default_layer_k(num_layers(model)) if layer_k is None else layer_k, placement=placement,
+        layer_k=_layer_k_of(layer_k, num_layers(model)), placement=placement,
         estimator=estimator, alpha=alpha, row_fraction=row_fraction, seed=seed, dense_layers=sliding_layers(model),
     )  # fmt: skip
     settings.check_rows(map(len, texts))
@@ -132,6 +133,12 @@ def calibrate(
     )
     file.keep()
     return state.table({**told_dense(sliding_layers(model), window_in_words(model)), **(provenance or {})})
+
+
+def _layer_k_of(layer_k: int | Sequence[int] | None, layers: int) -> Sequence[int]:
+    if layer_k is None:
+        return default_layer_k(layers)
+    return [layer_k] * layers if isinstance(layer_k, int) else layer_k
 
 
 def _checked_k(k: int | Sequence[int], top_k_at_calibration: bool) -> list[int]:
