@@ -148,9 +148,9 @@ def nearest(name: str, known: Iterable[str]) -> str:
     Example:
         >>> nearest("top_theta", ["dense", "top-theta"])
         'did you mean top-theta?'
-        >>> nearest("quest", ["dense", "top-theta"])
-        'known are dense, top-theta'
+        >>> nearest("workers", ["force", "seed"])
+        'known are force, seed'
     """
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name, names, n=1)
     return f"did you mean {close[0]}?" if close else f"known are {', '.join(names)}"

@@ -61,7 +61,8 @@ def test_a_folder_is_no_output(command: str, folder: Path, capsys: pytest.Captur
     path = folder / "output"
     path.mkdir()
     try:
-        assert f"got a folder at {path.name}" in refusal(WRITERS[command], "OUTPUT", path.name, capsys)
+        said = refusal(WRITERS[command], "OUTPUT", path.name, capsys)
+        assert f"got a folder at {path.name}; name a file in it" in said
     finally:
         path.rmdir()
 

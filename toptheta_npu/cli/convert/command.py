@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from ..._gguf import is_gguf
 from ...errors import TopThetaCombinationError
 from ..common.options import command as make_command
@@ -24,14 +26,23 @@ def convert(options: Options) -> None:
     of_model = is_gguf(options.source)
     for name in sorted(set(options.typed) - {"source"}):
         if (name in _OF_MODELS) != of_model:
-            wanted = "thresholds" if of_model else "a model, such as model.gguf,"
-            other = f"{wanted} to read, and {options.source} is {'a model' if of_model else 'none'}"
-            remedy = "a model takes FOLDER and --dtype alone" if of_model else "thresholds take -o FILE"
+            wanted = "thresholds" if of_model else "a GGUF file"
+            found, remedy = _found(options.source, of_model)
+            other = f"{wanted} to read, and {options.source} is {found}"
             raise TopThetaCombinationError(_shown(name), "needs", other, remedy)
     if of_model:
         convert_model(options)
     else:
         convert_thresholds(options)
+
+
+def _found(source: Path, of_model: bool) -> tuple[str, str]:
+    """Say what a source is that an option does not go with, and what does."""
+    if of_model:
+        return "a model", "a model takes FOLDER and --dtype alone"
+    if source.is_dir():
+        return "a folder", "name the file; what save_pretrained wrote needs no conversion"
+    return "none", "thresholds take -o FILE"
 
 
 def _shown(name: str) -> str:
