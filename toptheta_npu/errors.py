@@ -68,6 +68,11 @@ class TopThetaArgumentError(TopThetaError):
         """Pickle the parts of the message, so that the error comes back from another process."""
         return type(self), self._words
 
+    def located(self: Error, where: str) -> Error:
+        """Make the same error that also says where that came from which was not expected, such as ``"in mine"``."""
+        argument, expected, got, remedy = self._words
+        return type(self)(argument, expected, (*((got,) if isinstance(got, str) else got), f", {where}"), remedy)
+
     def retold(self: Error, argument: str, write: Callable[[Setting], str]) -> Error:
         """Make the same error with another name for its argument, and with settings as ``write`` writes them."""
         _, expected, got, remedy = self._words

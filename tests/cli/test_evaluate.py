@@ -20,6 +20,7 @@ from tests.cli.command import toptheta
 from tests.cli.folders import save_model
 from tests.tiers import full, only
 from toptheta_npu._warnings import SdcWithoutVmcWarning
+from toptheta_npu.cli.evaluate import tasks as evaluate_tasks
 from toptheta_npu.cli.evaluate.options import UNCALIBRATED
 from toptheta_npu.evaluation.methods.kinds import parse_method
 from toptheta_npu.evaluation.results import Results, read_results
@@ -209,9 +210,10 @@ def test_a_file_of_settings(model: Path, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--task", "arc_chalenge"), "did you mean arc_challenge"),
+        (("--task", "arc_chalenge"), "--task: expected perplexity, key-value, needle, or a task of lm-eval, got "
+         "'arc_chalenge'; did you mean arc_challenge"),
         (("--method", "top-theat"), "method: expected the name of a method, got 'top-theat'; did you mean top-theta?"),
-        (("--k", "99"), "k: expected 8 to 16, the calibrated range, got 99"),
+        (("--k", "99"), "k: expected 8 to 16, the calibrated range, got 99, for top-theta with table pre; calibrate"),
         (("--length", "200"), "TABLE: expected thresholds for rows of up to 200 keys, as perplexity has them, got pre, "
          "calibrated up to 128; calibrate on longer windows, evaluate shorter ones, or add --extrapolate"),
         (("--windows", "9999"), "--text: expected text for 9999 windows of 128 tokens, got"),
@@ -236,6 +238,17 @@ def test_wrong_options_are_refused_with_a_sentence(
     assert not Path("evaluation.jsonl").exists()
 
 
+def test_without_lm_eval_the_tasks_that_need_none_are_named(
+    model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(evaluate_tasks, "find_spec", lambda name: None)
+    assert main(model, *QUICK, "--task", "foo") == 2
+    assert (
+        "error: --task: expected perplexity, key-value, needle, or a task of lm-eval, which is not installed, got "
+        "'foo'; correct the name, or install the extra eval"
+    ) in words(capsys.readouterr().err)
+
+
 def test_text_that_thresholds_were_calibrated_on_is_told(
     model: Path, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -250,11 +263,26 @@ def test_text_that_thresholds_were_calibrated_on_is_told(
 
 
 def test_thresholds_of_another_model_are_refused(model: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    other = save_model(folder / "other", seed=1)
-    assert toptheta("evaluate", str(other), str(model.parent / "pre.theta"), *QUICK) == 2
-    said = words(capsys.readouterr().err)
-    assert "calibrate" in said
-    assert "error:" in said
+    for options, different in (({"seed": 1}, "which differs in weights"), ({"layers": 4}, "got 3 x 4")):
+        other = save_model(folder / f"other {len(options)}", **options)
+        assert toptheta("evaluate", str(other), str(model.parent / "pre.theta"), *QUICK) == 2
+        said = words(capsys.readouterr().err)
+        assert f"{different}, in table pre; calibrate" in said
+        assert "error:" in said
+        assert not Path("evaluation.jsonl").exists()
+
+
+def test_a_model_without_a_layer_to_judge_is_refused_before_any_work(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shallow = save_model(folder / "shallow", layers=2)
+    assert toptheta("evaluate", str(shallow), *QUICK[:-2]) == 2
+    said = capsys.readouterr()
+    assert (
+        "error: model: expected more than 2 layers, got 2; reads are counted from the third layer on, since the first "
+        "two keep more by every method: take a deeper model"
+    ) in words(said.err)
+    assert not said.out
     assert not Path("evaluation.jsonl").exists()
 
 

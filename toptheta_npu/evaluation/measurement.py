@@ -79,4 +79,8 @@ def check_layers(model: PreTrainedModel) -> None:
     """Raise TopThetaValueError unless the model has a layer from 2 on."""
     layers = num_layers(model)
     if layers <= DENSER_LAYERS:
-        raise TopThetaValueError("model", f"more than {DENSER_LAYERS} layers", str(layers))
+        remedy = (
+            "reads are counted from the third layer on, since the first two keep more by every method: take a deeper "
+            "model"
+        )
+        raise TopThetaValueError("model", f"more than {DENSER_LAYERS} layers", str(layers), remedy)

@@ -56,7 +56,12 @@ class Plan:
         """Raises for a k that was not calibrated, and for options that a table does not allow."""
         for table in self._tables_of(spec):
             for k in self._ks_of(spec):
-                self.method(spec, table, k)
+                try:
+                    self.method(spec, table, k)
+                except TopThetaValueError as error:
+                    if table is None:
+                        raise
+                    raise error.located(f"for {spec.text} with table {table}") from error
 
     def _tables_of(self, spec: MethodSpec) -> tuple[str | None, ...]:
         return tuple(self.tables) if spec.kind.needs_table else (None,)

@@ -116,7 +116,10 @@ def prepare(options: Options) -> Prepared:
     Raises:
         TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: something is.
     """
+    from ...evaluation.measurement import check_layers
+
     candidate = look_at(options.model, options.trust_remote_code)
+    check_layers(candidate.skeleton)
     plan = _plan(options, candidate)
     texts = Texts(options, candidate, plan.tables)
     tasks = plan_tasks(options, candidate, texts, plan.tables)
@@ -168,8 +171,11 @@ def header(prepared: Prepared, network: PreTrainedModel, device: str) -> Header:
     from ...models.fingerprint.model import check_table
 
     tables = prepared.plan.tables
-    for table in tables.values():
-        check_table(network, table)
+    for name, table in tables.items():
+        try:
+            check_table(network, table)
+        except TopThetaValueError as error:
+            raise error.located(f"in table {name}") from error
     versions = {name: version(name) for name in ("transformers", "toptheta_npu")}
     environment = {
         "device": device, "dtype": str(network.dtype).removeprefix("torch."),

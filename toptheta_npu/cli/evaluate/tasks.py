@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -205,13 +206,23 @@ def _retrieval(name: str, options: Options, candidate: Candidate, tables: Mappin
 
 
 def _language_task(name: str, options: Options, candidate: Candidate) -> PlannedTask:
+    from ...evaluation.tasks.harness.lookup import KNOWN_TASK
     from ...evaluation.tasks.language import LmEvalTask
 
-    task = LmEvalTask(
-        name, candidate.tokenizer, limit=options.limit, num_fewshot=options.num_fewshot,
-        include_path=[options.task_folder] if options.task_folder else (), metadata=_lengths_of_task(options),
-        confirm_run_unsafe_code=options.confirm_run_unsafe_code,
-    )  # fmt: skip
+    own = ", ".join((PERPLEXITY, *RETRIEVAL))
+    if find_spec("lm_eval") is None:
+        expected = f"{own}, or {KNOWN_TASK}, which is not installed"
+        raise TopThetaValueError("--task", expected, repr(name), "correct the name, or install the extra eval")
+    try:
+        task = LmEvalTask(
+            name, candidate.tokenizer, limit=options.limit, num_fewshot=options.num_fewshot,
+            include_path=[options.task_folder] if options.task_folder else (), metadata=_lengths_of_task(options),
+            confirm_run_unsafe_code=options.confirm_run_unsafe_code,
+        )  # fmt: skip
+    except TopThetaValueError as error:
+        if error.expected != KNOWN_TASK:
+            raise
+        raise TopThetaValueError("--task", f"{own}, or {KNOWN_TASK}", error.got, error.remedy) from error
     task.check_room(candidate.longest)
     settings = {"requests_sha256": task.digest, "lm_eval": version("lm_eval")}
     longest = min(task.longest, candidate.longest)

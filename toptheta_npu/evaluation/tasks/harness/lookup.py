@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 #: The YAML files of the tasks that need no download.
 LOCAL_TASKS = Path(__file__).parent / "tasks"
+#: What `find_task` expects.
+KNOWN_TASK = "a task of lm-eval"
 
 
 def find_task(name: str, include_path: Sequence[str | Path] = ()) -> Any:
@@ -39,7 +41,7 @@ def find_task(name: str, include_path: Sequence[str | Path] = ()) -> Any:
     if name not in known:
         close = difflib.get_close_matches(name, known, n=3)
         remedy = f"did you mean {' or '.join(close)}?" if close else "lm-eval ls tasks shows them"
-        raise TopThetaValueError("task", "a task of lm-eval", repr(name), remedy)
+        raise TopThetaValueError("task", KNOWN_TASK, repr(name), remedy)
     entry = known[name]
     if entry.kind.name in ("GROUP", "TAG"):
         members = sorted(entry.tags) or [each for each in entry.cfg["task"] if isinstance(each, str)]
