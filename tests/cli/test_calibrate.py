@@ -549,6 +549,24 @@ def test_a_layer_without_a_sparse_row_is_dense() -> None:
     assert "Dense: layer 2 (a sliding window)." in text
 
 
+def test_a_k_that_layer_k_replaces_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shallow = str(save_model(folder / "shallow", layers=2))
+    assert main(shallow, "--text", "book.txt", *QUICK, "--k", "20", "--layer-k", "16,32") == 0
+    said = words(capsys.readouterr().out)
+    assert "warning: k = 8 applies in no layer: each keeps at least 16, its layer_k; lower that, too" in said
+    assert "Kept in layer 0: about 16, the layer_k, in place of k = 8." in said
+    assert "Kept in layer 1: about 32, the layer_k, in place of k = 8, 20." in said
+    assert (
+        "warning: toptheta evaluate cannot judge thresholds of this model: it takes models of more than 2 layers"
+        in said
+    )
+    assert said.index("warning:") < said.index("held-out windows")
+    assert main(shallow, "--text", "book.txt", *QUICK, "--layer-k", "0", "--force") == 0
+    said = words(capsys.readouterr().out)
+    assert "applies in no layer" not in said
+    assert "Kept in" not in said
+
+
 def test_a_hybrid_model_keeps_its_sliding_layers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = transformers.Gemma3TextConfig(
         vocab_size=2048, hidden_size=32, intermediate_size=32, num_hidden_layers=4, num_attention_heads=2,

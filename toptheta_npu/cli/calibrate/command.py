@@ -18,7 +18,7 @@ from ..common.progress import Bars
 from ..common.shell import interruptible
 from ..common.table_file import check_output
 from . import options as asked
-from .report import intention, report, table_conclusion
+from .report import intention, limits_of, report, table_conclusion
 from .work import begin, check_outputs, resumable, state_file
 
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ def calibrate(options: asked.Options) -> None:
     console.print(escape(intention(options, candidate, plan, material, device)))
     for note in material.notes:
         console.print(f"note: {escape(note)}")
+    for limit in limits_of(plan):
+        console.print(f"[yellow]warning:[/yellow] {escape(limit)}")
     state = state_file(options.output)
     arguments = _arguments(options, candidate, plan, material)
     with interruptible(console, state), held(state), resumable(state), Bars() as bars:

@@ -59,6 +59,25 @@ def intention(options: Options, candidate: Candidate, plan: Plan, material: Mate
     )
 
 
+def limits_of(plan: Plan) -> list[str]:
+    """Write a sentence for what the thresholds will not do though it was asked for, before they are made."""
+    from ...evaluation.methods.method import DENSER_LAYERS
+
+    found = []
+    least = min((k for layer, k in enumerate(plan.layer_k) if layer not in plan.settings.dense_layers), default=0)
+    if below := [str(k) for k in plan.k if k < least]:
+        found.append(
+            f"k = {', '.join(below)} applies in no layer: each keeps at least {least}, its layer_k; lower that, too, "
+            "such as by --layer-k 0."
+        )
+    if len(plan.layer_k) <= DENSER_LAYERS:
+        found.append(
+            f"toptheta evaluate cannot judge thresholds of this model: it takes models of more than {DENSER_LAYERS} "
+            "layers."
+        )
+    return found
+
+
 def report(
     console: Console, options: Options, network: PreTrainedModel, table: ThresholdTable, material: Material
 ) -> None:
@@ -95,7 +114,7 @@ def judge(
 
 
 def show(console: Console, table: ThresholdTable, kept: list[Kept], windows: int) -> None:
-    """Print k̃/k and V rows by layer and k, and which layers are dense.
+    """Print k̃/k and V rows by layer and k, in which layers layer_k stands for k, and which are dense.
 
     Args:
         console: where it goes.
@@ -116,8 +135,20 @@ def show(console: Console, table: ThresholdTable, kept: list[Kept], windows: int
     ]
     title = f"On {windows} held-out windows, means over heads and rows; V rows per row and KV group"
     printing.print_table(console, Table(title, ["layer", *columns], rows))
+    for line in _raised(table, [layer for layer, entries in by_layer.items() if any(each.rows for each in entries)]):
+        console.print(escape(line))
     for why, layers in dense_layers(table).items():
         console.print(escape(f"Dense: {printing.layers_in_words(layers)} ({why})."))
+
+
+def _raised(table: ThresholdTable, layers: list[int]) -> list[str]:
+    """Write a sentence for each least k of layers that is more than some k of the table: there it counts."""
+    lines = []
+    for least in sorted({table.layer_k[layer] for layer in layers}):
+        if below := [str(k) for k in table.k.tolist() if k < least]:
+            where = printing.layers_in_words([layer for layer in layers if table.layer_k[layer] == least])
+            lines.append(f"Kept in {where}: about {least}, the layer_k, in place of k = {', '.join(below)}.")
+    return lines
 
 
 def _cells(entry: Kept) -> tuple[str, str]:
