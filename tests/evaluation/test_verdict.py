@@ -1,6 +1,7 @@
 """Verdicts on methods, against figures worked out by hand and tables of Student's t."""
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -42,6 +43,16 @@ def test_quantiles_fall_towards_that_of_the_normal_law() -> None:
 def test_words_of_losses(differences: tuple[float, ...], words: str) -> None:
     dense = losses(*([2.0] * len(differences)))
     assert verdict(losses(*(2.0 + each for each in differences)), dense, "windows") == words
+
+
+def test_a_method_that_left_nothing_out_is_not_judged() -> None:
+    point, whole = Point("perplexity", "tau", "tau"), replace(READS, kept_mean=READS.keys_mean)
+    measurements = {
+        Point("perplexity", "dense", "dense"): losses(1.0, 2.0, 3.0),
+        point: replace(losses(1.0, 2.0, 3.0), reads=whole),
+    }
+    expected = "tau: nothing was left out: every row kept all of its keys, as dense attention does"
+    assert verdicts("perplexity", measurements) == [expected]
 
 
 def test_fewer_right_answers_are_a_loss() -> None:

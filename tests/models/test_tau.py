@@ -15,7 +15,14 @@ from toptheta_npu import use_backend
 from toptheta_npu.errors import TopThetaError, TopThetaTypeError, TopThetaValueError
 from toptheta_npu.evaluation.methods.tau import select_probable
 from toptheta_npu.fallback import sampled
-from toptheta_npu.models import Int8Cache, apply_selection, calibrate, calibrate_cache_scales, sparsify
+from toptheta_npu.models import (
+    Int8Cache,
+    NothingSparsifiedWarning,
+    apply_selection,
+    calibrate,
+    calibrate_cache_scales,
+    sparsify,
+)
 from toptheta_npu.models.caches.naming import CACHE_ARGUMENT
 from toptheta_npu.thresholds.uniform import SHORTEST, uniform_table
 
@@ -45,6 +52,22 @@ def test_rows_of_any_length_have_the_threshold_and_no_warning() -> None:
         with sparsify(model_of(), tau=TAU) as run:
             model_of().generate(tokens(1, 40), max_new_tokens=3, min_new_tokens=3, do_sample=False)
     assert (run.tau, run.k) == (TAU, None)
+
+
+@pytest.mark.parametrize("statistics", ["rows", "summary"])
+def test_a_probability_that_leaves_nothing_out_is_told(statistics: str) -> None:
+    def generate() -> None:
+        model_of().generate(tokens(1, 40), max_new_tokens=3, min_new_tokens=3, do_sample=False)
+
+    words = "with tau=1e-12 every row, of up to 42 keys, kept all of them. Raise tau"
+    with pytest.warns(NothingSparsifiedWarning, match=words), sparsify(model_of(), tau=1e-12, statistics=statistics):
+        generate()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with sparsify(model_of(), tau=1e-12, statistics=statistics) as run:
+            generate()
+            run.set_tau(TAU)
+            generate()
 
 
 def test_no_number_of_elements_is_aimed_at() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
+import torch
+
 from ...errors import TopThetaCombinationError, TopThetaValueError
 from ...thresholds.lookup import Lookup
 from ...thresholds.targets import Target
@@ -117,6 +119,23 @@ class SparseRun(Recording):
         """Compute the length of the longest row that is dense in all layers now."""
         limits = self._thresholds.current.dense_up_to
         return min(limits[layer] for layer in self._layers)
+
+    def least_aim(self) -> int:
+        """Find the least number of elements that a layer's rows aim at now: k, or more where every layer_k is."""
+        targets = self._thresholds.current.layer_targets
+        return min(targets[layer] for layer in self._layers)
+
+    def left_nothing_out(self) -> bool:
+        """Tell whether rows are in the statistics, and all of them kept all of their keys."""
+        seen = False
+        for recorder in self._recorders or ():
+            layer = recorder.result()
+            # sums over the rows, or a number for each
+            keys = int(torch.as_tensor(layer.keys).sum()) * layer.kept.shape[-1]
+            if int(layer.kept.sum()) < keys:
+                return False
+            seen = seen or keys > 0
+        return seen
 
     def sparsified(self) -> bool:
         """Tell whether some row was longer than the dense ones of its time."""

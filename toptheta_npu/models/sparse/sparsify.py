@@ -110,7 +110,8 @@ def sparsify(
         DenseDraftsWarning: at the end, if assisted generation or prompt lookup verified drafts in dense calls, since
             they were more than ``verify_tokens``.
         MeanDiscardedMassWarning: ``sdc="offline"`` with a table that holds the mean discarded mass.
-        NothingSparsifiedWarning: at the end, if no row was longer than k.
+        NothingSparsifiedWarning: at the end, if no row was longer than k; or if every row in the statistics, where they
+            are collected, kept all keys by ``tau``.
         SdcWithoutVmcWarning: ``sdc="exact"`` with ``vmc=False``.
         ThresholdExtrapolationWarning: rows were longer than the calibrated ones.
 
@@ -221,11 +222,20 @@ def _warn(run: SparseRun, longest: int, calibrated: int | None) -> None:
     if not run.sparsified():
         seen = f"the longest had {longest} keys" if longest else "there was no decode step"
         rule, remedy = f"rows of up to {dense} keys are dense", "lower k"
+        if run.k is not None and run.k < run.least_aim():
+            rule, remedy = f"{rule}, by the table's layer_k", "calibrate with a lower layer_k"
         if 0 < dense < run.dense_below:
             rule, remedy = f"rows of fewer than dense_below={run.dense_below} keys are dense", "lower dense_below"
         warnings.warn(
             f"no row was sparsified: {seen}, and {rule}. Feed longer "
             f"sequences or {remedy}; prefill='thresholded' covers prompts and scoring",
+            NothingSparsifiedWarning,
+            stacklevel=4,
+        )
+    elif run.tau is not None and run.left_nothing_out():
+        warnings.warn(
+            f"no row was sparsified: with tau={run.tau:g} every row, of up to {longest} keys, kept all of them. Raise "
+            "tau, or feed longer sequences: of n keys, each has the share 1/n where attention is even",
             NothingSparsifiedWarning,
             stacklevel=4,
         )
