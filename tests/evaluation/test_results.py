@@ -92,6 +92,15 @@ def test_points_of_other_settings_never_come_into_a_file(tmp_path: Path, change:
         assert not results.measurements
 
 
+def test_a_file_without_a_point_takes_any_settings(tmp_path: Path) -> None:
+    path, other = tmp_path / "evaluation.jsonl", replace(HEADER, settings={"perplexity": {"windows": 3}})
+    with ResultsFile(path, HEADER):
+        pass
+    with ResultsFile(path, other) as results:
+        results.add(DENSE, measurement(1.0))
+    assert read_results(path).header == other
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

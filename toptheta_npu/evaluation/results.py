@@ -135,7 +135,8 @@ class ResultsFile:
             stack.enter_context(held(self.path))
             if not self._restart and self.path.exists() and self.path.stat().st_size:
                 found = read_results(self.path)
-                self._header, self.measurements = self._joined(found.header), dict(found.measurements)
+                if found.measurements:  # a run that ended before its first point holds nothing to keep
+                    self._header, self.measurements = self._joined(found.header), dict(found.measurements)
             self._write(self.measurements)
             self._stack = stack.pop_all()
         return self
