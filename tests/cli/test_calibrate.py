@@ -553,7 +553,7 @@ def test_a_k_that_layer_k_replaces_is_told(folder: Path, capsys: pytest.CaptureF
     shallow = str(save_model(folder / "shallow", layers=2))
     assert main(shallow, "--text", "book.txt", *QUICK, "--k", "20", "--layer-k", "16,32") == 0
     said = words(capsys.readouterr().out)
-    assert "warning: k = 8 applies in no layer: each keeps at least 16, its layer_k; lower that, too" in said
+    assert "warning: no layer keeps k = 8: each keeps at least 16, its layer_k; lower that, too" in said
     assert "Kept in layer 0: about 16, the layer_k, in place of k = 8." in said
     assert "Kept in layer 1: about 32, the layer_k, in place of k = 8, 20." in said
     assert (
@@ -563,7 +563,7 @@ def test_a_k_that_layer_k_replaces_is_told(folder: Path, capsys: pytest.CaptureF
     assert said.index("warning:") < said.index("held-out windows")
     assert main(shallow, "--text", "book.txt", *QUICK, "--layer-k", "0", "--force") == 0
     said = words(capsys.readouterr().out)
-    assert "applies in no layer" not in said
+    assert "no layer keeps" not in said
     assert "Kept in" not in said
 
 

@@ -67,8 +67,8 @@ def limits_of(plan: Plan) -> list[str]:
     least = min((k for layer, k in enumerate(plan.layer_k) if layer not in plan.settings.dense_layers), default=0)
     if below := [str(k) for k in plan.k if k < least]:
         found.append(
-            f"k = {', '.join(below)} applies in no layer: each keeps at least {least}, its layer_k; lower that, too, "
-            "such as by --layer-k 0."
+            f"no layer keeps k = {', '.join(below)}: each keeps at least {least}, its layer_k; lower that, too, such "
+            "as by --layer-k 0."
         )
     if len(plan.layer_k) <= DENSER_LAYERS:
         found.append(
