@@ -70,6 +70,11 @@ def test_a_probability_that_leaves_nothing_out_is_told(statistics: str) -> None:
             generate()
 
 
+def test_the_remedy_for_an_idle_context_names_no_k() -> None:
+    with pytest.warns(NothingSparsifiedWarning, match="Feed longer sequences; prefill"), sparsify(model_of(), tau=TAU):
+        pass
+
+
 def test_no_number_of_elements_is_aimed_at() -> None:
     with sparsify(model_of(), tau=TAU, prefill="thresholded", statistics="summary") as run:
         model_of()(tokens(1, 60))

@@ -221,14 +221,16 @@ def _warn(run: SparseRun, longest: int, calibrated: int | None) -> None:
     dense = run.dense_up_to()
     if not run.sparsified():
         seen = f"the longest had {longest} keys" if longest else "there was no decode step"
-        rule, remedy = f"rows of up to {dense} keys are dense", "lower k"
-        if run.k is not None and run.k < run.least_aim():
-            rule, remedy = f"{rule}, by the table's layer_k", "calibrate with a lower layer_k"
+        rule, remedy = f"rows of up to {dense} keys are dense", " or lower k"
+        if run.k is None:
+            remedy = ""
+        elif run.k < run.least_aim():
+            rule, remedy = f"{rule}, by the table's layer_k", " or calibrate with a lower layer_k"
         if 0 < dense < run.dense_below:
-            rule, remedy = f"rows of fewer than dense_below={run.dense_below} keys are dense", "lower dense_below"
+            rule, remedy = f"rows of fewer than dense_below={run.dense_below} keys are dense", " or lower dense_below"
         warnings.warn(
             f"no row was sparsified: {seen}, and {rule}. Feed longer "
-            f"sequences or {remedy}; prefill='thresholded' covers prompts and scoring",
+            f"sequences{remedy}; prefill='thresholded' covers prompts and scoring",
             NothingSparsifiedWarning,
             stacklevel=4,
         )
