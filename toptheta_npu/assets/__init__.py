@@ -33,18 +33,19 @@ def load_tiny_llama(
     return cast("LlamaForCausalLM", model.to(device).eval()), tokenizer
 
 
-def load_tiny_llama_thresholds(placement: Placement = "pre_softmax") -> ThresholdTable:
+def load_tiny_llama_thresholds(placement: Placement = "post_softmax") -> ThresholdTable:
     """Load the thresholds stored with the embedded model, for k from 32 to 512 (pooled estimator).
 
     Args:
-        placement: ``"pre_softmax"`` or ``"post_softmax"``.
+        placement: ``"post_softmax"``, of probabilities as `calibrate` makes them, or ``"pre_softmax"``, of scores.
 
     Raises:
         TopThetaValueError: another placement.
 
     Example:
-        >>> load_tiny_llama_thresholds("post_softmax").k.tolist()
-        [32, 64, 128, 256, 512]
+        >>> table = load_tiny_llama_thresholds()
+        >>> table.placement, table.k.tolist()
+        ('post_softmax', [32, 64, 128, 256, 512])
     """
     check_choice("placement", placement, PLACEMENTS)
     return ThresholdTable.load(TINY_LLAMA / f"thresholds_{placement}.theta")
