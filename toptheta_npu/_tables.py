@@ -16,6 +16,16 @@ _BESIDE = 3
 _MARKED = re.compile(r"\A(\*\*|`)(.+)\1\Z")
 
 
+def counted(number: int, plural: str) -> str:
+    """Write how many there are.
+
+    Example:
+        >>> counted(2, "samples"), counted(1, "samples")
+        ('2 samples', '1 sample')
+    """
+    return f"{number} {plural.removesuffix('s') if number == 1 else plural}"
+
+
 @dataclass(frozen=True)
 class Table:
     """A table for the terminal and for a page; cells may be Markdown's bold or code.

@@ -31,7 +31,9 @@ def test_a_larger_number_takes_a_smaller_tau_and_no_order_of_the_texts_matters()
 
 def test_what_cannot_be_is_refused() -> None:
     ids = tokens(2, 30)
-    with pytest.raises(TopThetaValueError, match="value_rows: expected fewer than the 30 keys of a row, got 30"):
+    with pytest.raises(
+        TopThetaValueError, match="value_rows: expected fewer than the 30 keys that a row has on average, got 30"
+    ):
         find_tau(model_of(), ids, value_rows=30, last_rows=1)
     with pytest.raises(TopThetaValueError, match=r"value_rows: expected a finite number >= 1, got 0\.5"):
         find_tau(model_of(), ids, value_rows=0.5)

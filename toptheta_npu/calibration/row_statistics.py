@@ -75,7 +75,7 @@ def _partition(rows: np.ndarray, ranks: Sequence[int]) -> np.ndarray:
 
 
 def rows_of_sequence(count: int, fraction: float, seed: int, sequence_index: int) -> Tensor:
-    """Choose rows of one sequence, by the seed and its index alone: shards choose what a single process would.
+    """Choose rows of one sequence, by the seed and its index alone, so that a run that goes on chooses the same.
 
     Args:
         count: rows of the sequence.

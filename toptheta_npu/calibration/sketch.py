@@ -29,8 +29,8 @@ class SurvivalSketch:
 
     Where the range of a cell outgrows its bins, e grows and neighbours merge. The final e is the smallest
     one, not below `bins.MINIMUM_EXPONENT`, for which the cell's smallest and largest element are less
-    than 112 bins apart. So the state depends on the elements alone, not on their order or on how they were
-    sharded, and merging shards is exact.
+    than 112 bins apart. So the state depends on the elements alone, not on their order, and sketches of parts of
+    them merge into that of all.
 
     Attributes:
         rows: int64 [R], the rows seen per bucket.

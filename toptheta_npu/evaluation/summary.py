@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from .._tables import Table
+from .._tables import Table, counted
 from ..errors import TopThetaValueError
 from .measurement import Measurement, perplexity
 from .results import Point, Results
@@ -161,9 +161,9 @@ def task_table(task: str, measurements: Mapping[Point, Measurement]) -> Table:
     columns = [score_name(first) if column == "score" else column for column in _COLUMNS]
     rows = [_row(point, measurement, dense) for point, measurement in measurements.items()]
     caption = (
-        f"{count} samples; against dense with the standard error of the differences, sample by sample. Layers from 2 "
-        "on: kept, elements per row and head; V rows per row and KV group, mean / p95 / max; K+V, of the rows that "
-        "dense attention reads."
+        f"{counted(count, 'samples')}; against dense with the standard error of the differences, sample by sample. "
+        "Layers from 2 on: kept, elements per row and head; V rows per row and KV group, mean / p95 / max; K+V, "
+        "of the rows that dense attention reads."
     )
     return Table(task, columns, rows, caption)
 

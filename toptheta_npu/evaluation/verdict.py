@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from .._tables import counted
 from .measurement import Measurement
 from .results import Point
 from .summary import change
@@ -46,7 +47,7 @@ def verdict(measurement: Measurement, dense: Measurement, samples: str = "sample
         'no loss seen; 3 windows cannot exclude 4.6 %'
     """
     found, count = change(measurement, dense), len(dense.scores)
-    what = f"{count} {samples.removesuffix('s') if count == 1 else samples}"
+    what = counted(count, samples)
     value, low, high = found.value, found.low, found.high
     if measurement.higher_is_better:
         value, low, high = -value, -high, -low

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from torch import Tensor
 
-from ..._tables import Table
+from ..._tables import Table, counted
 from ..common import printing
 from ..common.model import Candidate
 from ..common.progress import Bars
@@ -55,7 +55,8 @@ def intention(options: Options, candidate: Candidate, plan: Plan, material: Mate
     layers, heads = num_layers(candidate.skeleton), num_heads(candidate.skeleton)
     return (
         f"{candidate.name}: {layers} layers x {heads} heads, on {device}. {options.estimator}, {options.placement}, "
-        f"k = {ks}, on {len(material.calibration)} windows of {plan.length} tokens; {len(material.held_out)} held out."
+        f"k = {ks}, on {counted(len(material.calibration), 'windows')} of {plan.length} tokens; "
+        f"{len(material.held_out)} held out."
     )
 
 
@@ -133,7 +134,7 @@ def show(console: Console, table: ThresholdTable, kept: list[Kept], windows: int
         for layer, entries in by_layer.items()
         if any(entry.rows for entry in entries)
     ]
-    title = f"On {windows} held-out windows, means over heads and rows; V rows per row and KV group"
+    title = f"On {counted(windows, 'held-out windows')}, means over heads and rows; V rows per row and KV group"
     printing.print_table(console, Table(title, ["layer", *columns], rows))
     for line in _raised(table, [layer for layer, entries in by_layer.items() if any(each.rows for each in entries)]):
         console.print(escape(line))

@@ -15,6 +15,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from ..._outputs import check_output_folder, require_matplotlib
+from ..._tables import counted
 from ...errors import TopThetaValueError
 from ...thresholds import Placement
 from ..common import printing
@@ -128,8 +129,9 @@ def _measured(
 
     with Bars() as bars:
         console.print(
-            f"Now: {prepared.points + 1} ways to attend are compared on {options.windows} held-out windows of {LENGTH} "
-            f"tokens, and Algorithm 1 calibrates on {options.calibration} sequences."
+            f"Now: {prepared.points + 1} ways to attend are compared on "
+            f"{counted(options.windows, 'held-out windows')} of {LENGTH} tokens, "
+            f"and Algorithm 1 calibrates on {options.calibration} sequences."
         )
         stored = add(prepared)
         texts = _continuations(network, prepared, options.new_tokens)

@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from ..._outputs import Drawing, require_matplotlib, save_figures
+from ..._tables import counted
 from ...errors import TopThetaValueError
 from ..measurement import Measurement
 from ..results import Point
@@ -79,7 +80,7 @@ def draw_tradeoff(task: str, points: Sequence[Measured]) -> Drawing:
         octaves(axes.xaxis)
         finish(axes, f"{what}, % of dense attention (layers ≥ 2)", "" if number else _change_label(dense, places))
     legend_below(figure, panels[1])
-    headline(figure, f"{task}: {len(dense.scores)} samples")
+    headline(figure, f"{task}: {counted(len(dense.scores), 'samples')}")
     return Drawing(file, figure, needs, _data(places, dense))
 
 
