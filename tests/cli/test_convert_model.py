@@ -131,7 +131,7 @@ def test_a_missing_extra_is_named(
 ) -> None:
     monkeypatch.setitem(sys.modules, "gguf", None)
     assert toptheta("convert", "model.gguf", "out") == 2
-    assert "error: gguf is missing; pip install 'toptheta_npu[gguf]'" in capsys.readouterr().err
+    assert "error: gguf is missing; in a clone: pip install '.[gguf]'" in capsys.readouterr().err
     assert not (folder / "out").exists()
 
 

@@ -147,7 +147,7 @@ def test_a_cpu_that_gives_wrong_results_is_told(monkeypatch: pytest.MonkeyPatch)
 def test_transformers_of_another_age(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "4.57.6")
     assert diagnosis._transformers() == Finding(
-        "transformers", "4.57.6", "made for transformers 5", "pip install 'toptheta_npu[hf]'"
+        "transformers", "4.57.6", "made for transformers 5", "in a clone: pip install '.[hf]'"
     )
 
 

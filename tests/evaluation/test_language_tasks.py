@@ -395,7 +395,7 @@ def test_without_lm_eval_a_command_says_what_to_install(
     with pytest.raises(SystemExit) as exited:
         cli.main(app)
     assert exited.value.code == 2
-    assert "error: lm_eval is missing; pip install 'toptheta_npu[eval]'" in capsys.readouterr().err
+    assert "error: lm_eval is missing; in a clone: pip install '.[eval]'" in capsys.readouterr().err
 
 
 ALONE = """

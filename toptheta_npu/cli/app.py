@@ -85,6 +85,6 @@ def main(commands: typer.Typer = app) -> None:
         if extra is None:
             raise
         Console(stderr=True, soft_wrap=True).print(
-            f"[red]error:[/red] {error.name} is missing; pip install 'toptheta_npu\\[{extra}]'"
+            f"[red]error:[/red] {error.name} is missing; in a clone: pip install '.\\[{extra}]'"
         )
         sys.exit(2)

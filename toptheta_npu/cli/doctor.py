@@ -25,7 +25,7 @@ from ..errors import TopThetaBackendError, TopThetaError
 from ..npu.environment import has_emulated_devices
 from ..triton.backend import CUDA_SELECTOR, what_cuda_runs
 
-_TRANSFORMERS = ("5", "pip install 'toptheta_npu[hf]'")
+_TRANSFORMERS = ("5", "in a clone: pip install '.[hf]'")
 #: What the choice of a backend means for NPU tensors.
 _RUNS = {
     "npu": "the op package, and raise an error where it cannot run",

@@ -1,6 +1,6 @@
 """Top-Theta attention in Hugging Face transformers models: calibrate once, then `sparsify`.
 
-Needs transformers 5: ``pip install 'toptheta_npu[hf]'``. Works with decoder-only models whose layers
+Needs transformers 5; in a clone: ``pip install '.[hf]'``. Works with decoder-only models whose layers
 attend to everything before them, such as LLaMA, Mistral and Qwen; in hybrid models such as Gemma 3 the layers
 with a sliding window stay dense.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 try:
     import transformers  # noqa: F401
 except ImportError as missing:
-    raise ImportError("toptheta_npu.models needs transformers 5: pip install 'toptheta_npu[hf]'") from missing
+    raise ImportError("toptheta_npu.models needs transformers 5; in a clone: pip install '.[hf]'") from missing
 
 from .caches.growing import GrowingCache
 from .caches.int8 import Int8Cache

@@ -30,7 +30,7 @@ def choose_device(device: str | None) -> str:
             return check_device(device)
         if find_spec("accelerate") is None:
             expected = "accelerate, which spreads the layers over the devices"
-            raise TopThetaValueError("--device", expected, "no such package", "pip install 'toptheta_npu[hf]'")
+            raise TopThetaValueError("--device", expected, "no such package", "in a clone: pip install '.[hf]'")
         return device
     if torch.cuda.is_available():
         return "cuda"
