@@ -16,7 +16,7 @@ pytest.importorskip("transformers")
 
 from transformers import DynamicCache
 
-from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
+from toptheta_npu.assets import TINY_LLAMA, load_tiny_llama, load_tiny_llama_thresholds
 from toptheta_npu.cli import app
 from toptheta_npu.errors import TopThetaError, TopThetaValueError
 from toptheta_npu.models import GrowingCache, Int8Cache, calibrate_cache_scales
@@ -113,6 +113,14 @@ def test_command_with_the_embedded_model(tmp_path: Path) -> None:
     assert all(rate["seconds_per_token"]["median"] > 0 for rate in rates)
 
 
+def test_command_by_tau_needs_no_thresholds() -> None:
+    arguments = ["--device", "cpu", "--model", str(TINY_LLAMA), "--prompt", "64", "--new-tokens", "2", "--rounds", "1"]
+    done = CliRunner().invoke(app, ["benchmark-generate", *arguments, "--tau", "0.01", "--tau", "0.001"])
+    assert done.exit_code == 0, done.output
+    shown = [line.split("│")[1].strip() for line in done.output.splitlines() if "│" in line]
+    assert shown == ["dense", "dense, GrowingCache", "tau=0.01", "tau=0.001"]
+
+
 def test_command_with_an_int8_cache() -> None:
     arguments = ["--device", "cpu", "--prompt", "64", "--k", "32", "--new-tokens", "2", "--rounds", "1"]
     done = CliRunner().invoke(app, ["benchmark-generate", *arguments, "--kv-cache", "int8"])
@@ -131,7 +139,9 @@ def test_command_with_an_int8_cache() -> None:
         (["--device", "cpu", "--dtype", "int8"], "--dtype: expected one of float16, bfloat16, float32, got 'int8'"),
         (["--device", "cpu", "--kv-cache", "int4"], "--kv-cache: expected one of auto, int8, got 'int4'"),
         (["--device", "cpu", "--thresholds", "t.theta"], "--thresholds needs --model; name the model"),
-        (["--device", "cpu", "--model", "x"], "--model needs --thresholds; calibrate it"),
+        (["--device", "cpu", "--model", "x"], "--model needs --tau or --thresholds; time it by --tau 0.0005, or cal"),
+        (["--device", "cpu", "--model", "x", "--tau", "0.01", "--k", "9"], "--k needs --thresholds; leave it out, or"),
+        (["--device", "cpu", "--tau", "2"], "--tau: expected a probability above 0 and below 1, got 2"),
         (["--device", "cpu", "--k", "100000"], "--k: expected"),
         (["--device", "cpu", "--new-tokens", "9999"], "--new-tokens: expected at most 4096 tokens with the prompt, for "
          "which the model is made, got 64 and 9999 new ones; lower it or --prompt"),

@@ -6,9 +6,10 @@ import copy
 import itertools
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -64,21 +65,23 @@ def growing(prompt: DynamicCache) -> Cache:
 
 
 def compare(
-    model: Any, thresholds: ThresholdTable, ks: list[int], tokens: Tensor, *, new_tokens: int = 32, rounds: int = 5,
-    clock: Clock = time.perf_counter, int8: bool = False,
+    model: Any, thresholds: ThresholdTable | None, ks: Sequence[int], tokens: Tensor, *, taus: Sequence[float] = (),
+    new_tokens: int = 32, rounds: int = 5, clock: Clock = time.perf_counter, int8: bool = False,
 ) -> list[Rate]:  # fmt: skip
     """Measure the decode steps of ``generate``, dense and by thresholds, in turns.
 
     The prompt is run once. In every round each variant gets a copy of its cache and generates from there, and the time
     from token to token counts, the first left out. The variants: dense attention with the ``DynamicCache`` of
-    transformers, the same with a `GrowingCache`, and with it by thresholds: those of each k, and -inf, which is dense
-    attention by the same operator. On request those by thresholds over an `Int8Cache`, too.
+    transformers, the same with a `GrowingCache`, and with it by thresholds: those of each tau and of each k, and where
+    there is a table -inf, which is dense attention by the same operator. On request those by thresholds over an
+    `Int8Cache`, too.
 
     Args:
         model: a decoder-only transformers model in evaluation mode.
-        thresholds: calibrated for it.
-        ks: the k to decode with.
+        thresholds: calibrated for it; None: by tau alone.
+        ks: the k to decode with by them.
         tokens: int64 [B, n], the prompt, on the model's device.
+        taus: the tau to decode with.
         new_tokens: tokens that each variant generates in a round.
         clock: tells seconds.
         int8: also over an `Int8Cache`, with the scales per channel of the table if it has them, else with one per row.
@@ -97,11 +100,13 @@ def compare(
         >>> table = models.calibrate(model, texts, k=8, layer_k=[0, 0])
         >>> [rate.name for rate in compare(model, table, [8], texts[:1, :20], new_tokens=4, rounds=2)]
         ['dense', 'dense, GrowingCache', 'θ=-inf', 'k=8']
+        >>> [rate.name for rate in compare(model, None, [], texts[:1, :20], taus=[0.01], new_tokens=4, rounds=2)]
+        ['dense', 'dense, GrowingCache', 'tau=0.01']
     """
     for name, value, least in (("new_tokens", new_tokens, 2), ("rounds", rounds, 1), ("tokens", tokens.shape[1], 2)):
         if value < least:
             raise TopThetaValueError(name, f"a number from {least}", str(value))
-    chosen = variants(model, thresholds, ks, int8=int8)
+    chosen = variants(model, thresholds, ks, taus, int8=int8)
     seconds: dict[str, list[float]] = {name: [] for name in chosen}
     with torch.inference_mode():
         prompt = prompt_cache(model, tokens)
@@ -113,15 +118,18 @@ def compare(
     return [Rate(name, summarise(values)) for name, values in seconds.items()]
 
 
-def variants(model: Any, thresholds: ThresholdTable, ks: list[int], *, int8: bool = False) -> dict[str, Variant]:
+def variants(
+    model: Any, thresholds: ThresholdTable | None, ks: Sequence[int], taus: Sequence[float] = (), *, int8: bool = False
+) -> dict[str, Variant]:
     """List what is compared, by name."""
+    from ..models import sparsify
     from ..thresholds import ThresholdTable
 
-    nothing = ThresholdTable(**{**vars(thresholds), "theta": torch.full_like(thresholds.theta, -torch.inf)})
-    contexts = {
-        INFINITE: _sparsified(model, nothing, int(thresholds.k[0])),
-        **{f"k={k}": _sparsified(model, thresholds, k) for k in ks},
-    }
+    contexts = {f"tau={tau:g}": partial(sparsify, model, tau=tau) for tau in taus}
+    if thresholds is not None:
+        nothing = ThresholdTable(**{**vars(thresholds), "theta": torch.full_like(thresholds.theta, -torch.inf)})
+        contexts[INFINITE] = partial(sparsify, model, nothing, k=int(thresholds.k[0]))
+        contexts |= {f"k={k}": partial(sparsify, model, thresholds, k=k) for k in ks}
     chosen = {DENSE: Variant(nullcontext), GROWING: Variant(nullcontext, growing)}
     chosen |= {name: Variant(context, growing) for name, context in contexts.items()}
     if int8:
@@ -130,12 +138,14 @@ def variants(model: Any, thresholds: ThresholdTable, ks: list[int], *, int8: boo
     return chosen
 
 
-def has_channel_scales(thresholds: ThresholdTable) -> bool:
-    """Tell whether the table has the static scales of an `Int8Cache`."""
-    return thresholds.key_cache_scale is not None and thresholds.value_cache_scale is not None
+def has_channel_scales(thresholds: ThresholdTable | None) -> bool:
+    """Tell whether there is a table with the static scales of an `Int8Cache`."""
+    return (
+        thresholds is not None and thresholds.key_cache_scale is not None and thresholds.value_cache_scale is not None
+    )
 
 
-def _int8_cache(model: Any, thresholds: ThresholdTable) -> Callable[[DynamicCache], Cache]:
+def _int8_cache(model: Any, thresholds: ThresholdTable | None) -> Callable[[DynamicCache], Cache]:
     from ..models import Int8Cache
 
     table = thresholds if has_channel_scales(thresholds) else None
@@ -148,12 +158,6 @@ def _int8_cache(model: Any, thresholds: ThresholdTable) -> Callable[[DynamicCach
         return cache
 
     return cache_of
-
-
-def _sparsified(model: Any, thresholds: ThresholdTable, k: int) -> Callable[[], AbstractContextManager[Any]]:
-    from ..models import sparsify
-
-    return lambda: sparsify(model, thresholds, k=k)
 
 
 def prompt_cache(model: Any, tokens: Tensor) -> DynamicCache:

@@ -16,6 +16,7 @@ from ..._checks import PLACEMENTS, check_choice
 from ..._files import write_atomically
 from ..._gguf import how_to_convert, is_gguf
 from ...errors import TopThetaCombinationError, TopThetaValueError
+from ...thresholds.uniform import check_tau
 from ..common.devices import check_device
 from ..common.model import FOLDER
 from ..common.options import INT8, KV_CACHES
@@ -34,7 +35,10 @@ class Options:
     model: Annotated[
         str | None, typer.Option(help="A transformers model, by folder or name. Default: the embedded one.")
     ] = None
-    thresholds: Annotated[Path | None, typer.Option(help="Its thresholds, a .theta file.")] = None
+    thresholds: Annotated[Path | None, typer.Option(help="Its thresholds, a .theta file; or --tau.")] = None
+    tau: Annotated[
+        list[float], typer.Option(help="Share of a row's attention to be kept, such as 0.0005; may be given again.")
+    ] = field(default_factory=list)
     k: Annotated[list[int], typer.Option(help="Elements to keep per row; may be given again.")] = field(
         default_factory=list
     )
@@ -59,6 +63,8 @@ def benchmark_generate(options: Options) -> None:
     make_timer(device)  # refuses an emulated one
     check_choice("--dtype", options.dtype, tuple(DTYPES))
     check_choice("--kv-cache", options.kv_cache, KV_CACHES)
+    for tau in options.tau:
+        check_tau(tau)
     prepare_outputs(options.json_file)
     network, tokenizer, table = _load(options, DTYPES[options.dtype], device)
     prompt, new_tokens, int8 = options.prompt, options.new_tokens, options.kv_cache == INT8
@@ -69,9 +75,9 @@ def benchmark_generate(options: Options) -> None:
             f"{prompt} and {new_tokens} new ones", "lower it or --prompt",
         )  # fmt: skip
     tokens = token_windows(tokenizer, "evaluation", prompt, options.batch).to(device)
-    ks = options.k or [int(table.k[len(table.k) // 2])]
+    ks = options.k or ([] if table is None else [int(table.k[len(table.k) // 2])])
     rates = end_to_end.compare(
-        network, table, ks, tokens, new_tokens=new_tokens, rounds=options.rounds, int8=int8
+        network, table, ks, tokens, taus=options.tau, new_tokens=new_tokens, rounds=options.rounds, int8=int8
     )  # fmt: skip
     title = f"generate() on {device}, {options.dtype}, {options.batch} x {prompt} tokens before the first new one"
     if int8:
@@ -88,7 +94,7 @@ def benchmark_generate(options: Options) -> None:
 command = make_command(Options, benchmark_generate)
 
 
-def _load(options: Options, dtype: torch.dtype, device: str) -> tuple[Any, Any, ThresholdTable]:
+def _load(options: Options, dtype: torch.dtype, device: str) -> tuple[Any, Any, ThresholdTable | None]:
     model, thresholds, placement = options.model, options.thresholds, options.placement
     if model is None:
         from ...assets import load_tiny_llama, load_tiny_llama_thresholds
@@ -100,8 +106,13 @@ def _load(options: Options, dtype: torch.dtype, device: str) -> tuple[Any, Any, 
         network, tokenizer = load_tiny_llama(dtype, device)
         return network, tokenizer, load_tiny_llama_thresholds(cast("Placement", placement))
     if thresholds is None:
-        remedy = f"calibrate it: {shlex.join(['toptheta', 'calibrate', model])} --text FILE"
-        raise TopThetaCombinationError("--model", "needs", "--thresholds", remedy)
+        calibration = f"calibrate it: {shlex.join(['toptheta', 'calibrate', model])} --text FILE"
+        if not options.tau:
+            remedy = f"time it by --tau 0.0005, or {calibration}"
+            raise TopThetaCombinationError("--model", "needs", "--tau or --thresholds", remedy)
+        if options.k:
+            raise TopThetaCombinationError("--k", "needs", "--thresholds", f"leave it out, or {calibration}")
+        return *_load_transformers(model, dtype, device), None
     from ...thresholds import ThresholdTable
 
     table = ThresholdTable.load(thresholds)
