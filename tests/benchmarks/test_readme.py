@@ -39,12 +39,21 @@ def test_it_is_short() -> None:
     assert len(_TEXT.splitlines()) <= 150
 
 
+@pytest.mark.parametrize("column", ["gain with launch", "over any dense"])
+def test_what_npus_gain_is_the_range_of_the_table(column: str) -> None:
+    page = (ROOT / "docs/performance.md").read_text()
+    (table,) = re.findall(r"^\| heads \| batch \|(?:.*\n)+?(?=\n)", page, re.MULTILINE)
+    header, _, *rows = ([cell.strip() for cell in line.split("|")] for line in table.splitlines())
+    values = [float(row[header.index(column)].split()[0]) for row in rows]
+    assert len(values) > 5
+    assert f"{min(values):.2f} to {max(values):.2f} times as fast" in _TEXT
+
+
 @pytest.mark.parametrize("source", _PYTHON)
-def test_an_example_imports_from_two_levels_at_most_and_prints_nothing(source: str) -> None:
+def test_an_example_imports_from_two_levels_at_most(source: str) -> None:
     tree = ast.parse(source)
     modules = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     assert max(module.count(".") for module in modules) <= 1
-    assert "print" not in {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
 def test_what_it_installs_and_calls_is_there() -> None:
@@ -54,7 +63,9 @@ def test_what_it_installs_and_calls_is_there() -> None:
     called = {shlex.split(text)[1] for text in _COMMANDS if text.startswith("toptheta ")}
     assert called == {"calibrate", "doctor", "evaluate", "verify"}
     assert called <= set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
-    for start in ("pip install torch --index-url", "pip install torch  ", "PYTHON=python op_host/build", "vllm serve"):
+    (torch,) = re.findall(r"^torch==\S+", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    pip = f"pip install {torch}"
+    for start in (f"{pip} --index-url", f"{pip}  ", "PYTHON=python op_host/build", "vllm serve"):
         assert any(text.startswith(start) for text in _COMMANDS)
 
 
