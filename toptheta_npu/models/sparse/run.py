@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-import torch
+from torch import Tensor
 
 from ...errors import TopThetaCombinationError, TopThetaValueError
 from ...thresholds.lookup import Lookup
@@ -130,8 +130,8 @@ class SparseRun(Recording):
         seen = False
         for recorder in self._recorders or ():
             layer = recorder.result()
-            # sums over the rows, or a number for each
-            keys = int(torch.as_tensor(layer.keys).sum()) * layer.kept.shape[-1]
+            # a sum over the rows, or a number for each
+            keys = int(layer.keys.sum() if isinstance(layer.keys, Tensor) else layer.keys) * layer.kept.shape[-1]
             if int(layer.kept.sum()) < keys:
                 return False
             seen = seen or keys > 0
