@@ -56,7 +56,7 @@ def use_pipe(folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        (lambda folder: folder, "expected the name of a file, got a folder; name a file"),
+        (lambda folder: folder, "expected the name of a file, got a folder; name a file in it"),
         (lambda folder: Path("/dev/full"), "expected the name of a file, got a device or pipe; name a file"),
         (use_pipe, "got a device or pipe"),
         (lambda folder: folder / "none" / "file", "a file in an existing folder, got no such folder; create .*none$"),

@@ -259,7 +259,7 @@ def _replaceable(path: str | os.PathLike[str], argument: str | None) -> Path:
     found = status(path, "the name of a file", argument)
     if found is not None and not stat.S_ISREG(found.st_mode):
         got = _kind(found) + ("" if argument is None else f" at {path}")
-        remedy = "name a file in it" if stat.S_ISDIR(found.st_mode) else "name another"
+        remedy = "name a file in it" if stat.S_ISDIR(found.st_mode) else "name a file"
         raise TopThetaValueError(argument or str(path), "the name of a file", got, remedy)
     if found is not None and not os.access(path, os.W_OK):  # a new file in its place needs no permission of its own
         got = "a write-protected one" + ("" if argument is None else f" at {path}")
