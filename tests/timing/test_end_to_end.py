@@ -46,10 +46,8 @@ def test_a_step_takes_what_its_attention_takes(monkeypatch: pytest.MonkeyPatch) 
     (model, _), clock = load_tiny_llama(), SimpleNamespace(now=0.0)
     spend(clock, torch.nn.functional, "scaled_dot_product_attention", 1.0, monkeypatch)
     spend(clock, threshold_rule, "incremental_attention", 0.5, monkeypatch)
-    rates = end_to_end.compare(
-        model, load_tiny_llama_thresholds("post_softmax"), [32, 64], prompt(model, 2), new_tokens=4, rounds=3,
-        clock=lambda: clock.now,
-    )  # fmt: skip
+    chosen = end_to_end.variants(model, load_tiny_llama_thresholds(), ks=[32, 64])
+    rates = end_to_end.compare(model, chosen, prompt(model, 2), new_tokens=4, rounds=3, clock=lambda: clock.now)
     layers = model.config.num_hidden_layers
     found = {rate.name: tuple(rate.seconds) for rate in rates}
     whole, half = (float(layers),) * 3, (layers / 2,) * 3
@@ -76,7 +74,8 @@ def test_int8_is_generated_with_in_turn(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(threshold_rule, "incremental_attention", seen)
     for scaled, mode in ((table, 3), (calibrate_cache_scales(model, table, ids), 0)):
         caches.clear(), read.clear()
-        rates = end_to_end.compare(model, scaled, [32], ids, new_tokens=3, rounds=1, int8=True)
+        chosen = end_to_end.variants(model, scaled, ks=[32], int8=True)
+        rates = end_to_end.compare(model, chosen, ids, new_tokens=3, rounds=1)
         names = [rate.name for rate in rates]
         assert names == ["dense", "dense, GrowingCache", "θ=-inf", "k=32", "θ=-inf, Int8Cache", "k=32, Int8Cache"]
         assert [type(cache) for cache in caches[-6:]] == [DynamicCache, *[GrowingCache] * 3, *[Int8Cache] * 2]
@@ -89,7 +88,7 @@ def test_wrong_use(given: dict[str, Any]) -> None:
     model, _ = load_tiny_llama()
     options = {"tokens": prompt(model), **given}
     with pytest.raises(TopThetaValueError, match=r"^(new_tokens|rounds|tokens): expected"):
-        end_to_end.compare(model, load_tiny_llama_thresholds("post_softmax"), [], **options)
+        end_to_end.compare(model, end_to_end.variants(model, None), **options)
 
 
 def test_table_and_json() -> None:

@@ -6,7 +6,7 @@ import copy
 import itertools
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -65,48 +65,38 @@ def growing(prompt: DynamicCache) -> Cache:
 
 
 def compare(
-    model: Any, thresholds: ThresholdTable | None, ks: Sequence[int], tokens: Tensor, *, taus: Sequence[float] = (),
-    new_tokens: int = 32, rounds: int = 5, clock: Clock = time.perf_counter, int8: bool = False,
+    model: Any, chosen: Mapping[str, Variant], tokens: Tensor, *,
+    new_tokens: int = 32, rounds: int = 5, clock: Clock = time.perf_counter,
 ) -> list[Rate]:  # fmt: skip
-    """Measure the decode steps of ``generate``, dense and by thresholds, in turns.
+    """Measure the decode steps of ``generate`` by each variant, in turns.
 
     The prompt is run once. In every round each variant gets a copy of its cache and generates from there, and the time
-    from token to token counts, the first left out. The variants: dense attention with the ``DynamicCache`` of
-    transformers, the same with a `GrowingCache`, and with it by thresholds: those of each tau and of each k, and where
-    there is a table -inf, which is dense attention by the same operator. On request those by thresholds over an
-    `Int8Cache`, too.
+    from token to token counts, the first left out.
 
     Args:
         model: a decoder-only transformers model in evaluation mode.
-        thresholds: calibrated for it; None: by tau alone.
-        ks: the k to decode with by them.
+        chosen: what `variants` gives of it.
         tokens: int64 [B, n], the prompt, on the model's device.
-        taus: the tau to decode with.
         new_tokens: tokens that each variant generates in a round.
         clock: tells seconds.
-        int8: also over an `Int8Cache`, with the scales per channel of the table if it has them, else with one per row.
 
     Raises:
         TopThetaValueError: ``new_tokens``, ``rounds`` or the prompt are too few.
         TopThetaNotImplementedError: the model has layers that an `Int8Cache` does not take.
 
     Example:
-        >>> import torch, toptheta_npu.models as models
+        >>> import torch
         >>> from transformers import LlamaConfig, LlamaForCausalLM
         >>> model = LlamaForCausalLM(LlamaConfig(
         ...     hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
         ...     vocab_size=50, max_position_embeddings=64)).eval()
-        >>> texts = torch.randint(50, (4, 40))
-        >>> table = models.calibrate(model, texts, k=8, layer_k=[0, 0])
-        >>> [rate.name for rate in compare(model, table, [8], texts[:1, :20], new_tokens=4, rounds=2)]
-        ['dense', 'dense, GrowingCache', 'θ=-inf', 'k=8']
-        >>> [rate.name for rate in compare(model, None, [], texts[:1, :20], taus=[0.01], new_tokens=4, rounds=2)]
+        >>> chosen = variants(model, None, taus=[0.01])
+        >>> [rate.name for rate in compare(model, chosen, torch.randint(50, (1, 20)), new_tokens=4, rounds=2)]
         ['dense', 'dense, GrowingCache', 'tau=0.01']
     """
     for name, value, least in (("new_tokens", new_tokens, 2), ("rounds", rounds, 1), ("tokens", tokens.shape[1], 2)):
         if value < least:
             raise TopThetaValueError(name, f"a number from {least}", str(value))
-    chosen = variants(model, thresholds, ks, taus, int8=int8)
     seconds: dict[str, list[float]] = {name: [] for name in chosen}
     with torch.inference_mode():
         prompt = prompt_cache(model, tokens)
@@ -119,9 +109,27 @@ def compare(
 
 
 def variants(
-    model: Any, thresholds: ThresholdTable | None, ks: Sequence[int], taus: Sequence[float] = (), *, int8: bool = False
-) -> dict[str, Variant]:
-    """List what is compared, by name."""
+    model: Any, thresholds: ThresholdTable | None, *, ks: Sequence[int] = (), taus: Sequence[float] = (),
+    int8: bool = False,
+) -> dict[str, Variant]:  # fmt: skip
+    """List ways to generate, by name, for `compare`.
+
+    They are dense attention with the ``DynamicCache`` of transformers, the same with a `GrowingCache`, and with it by
+    thresholds: those of each tau and of each k, and where there is a table -inf, which is dense attention by the same
+    operator. On request those by thresholds over an `Int8Cache`, too.
+
+    Args:
+        model: a decoder-only transformers model in evaluation mode.
+        thresholds: calibrated for it; None: by tau alone.
+        ks: the k to decode with by them.
+        taus: the tau to decode with.
+        int8: also over an `Int8Cache`, with the scales per channel of the table if it has them, else with one per row.
+
+    Example:
+        >>> from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
+        >>> list(variants(load_tiny_llama()[0], load_tiny_llama_thresholds(), ks=[64]))
+        ['dense', 'dense, GrowingCache', 'θ=-inf', 'k=64']
+    """
     from ..models import sparsify
     from ..thresholds import ThresholdTable
 

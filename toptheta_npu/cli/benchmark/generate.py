@@ -76,9 +76,8 @@ def benchmark_generate(options: Options) -> None:
         )  # fmt: skip
     tokens = token_windows(tokenizer, "evaluation", prompt, options.batch).to(device)
     ks = options.k or ([] if table is None else [int(table.k[len(table.k) // 2])])
-    rates = end_to_end.compare(
-        network, table, ks, tokens, taus=options.tau, new_tokens=new_tokens, rounds=options.rounds, int8=int8
-    )  # fmt: skip
+    chosen = end_to_end.variants(network, table, ks=ks, taus=options.tau, int8=int8)
+    rates = end_to_end.compare(network, chosen, tokens, new_tokens=new_tokens, rounds=options.rounds)
     title = f"generate() on {device}, {options.dtype}, {options.batch} x {prompt} tokens before the first new one"
     if int8:
         title += f"; int8 with a scale per {'channel' if end_to_end.has_channel_scales(table) else 'row'}"
