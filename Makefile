@@ -80,7 +80,6 @@ test-operator: $(READY)
 test-long: $(READY)
 	$(RUN) $(RING) -m 'long and not aarch64 and not sanitizers'
 	$(call TEST_EMULATOR,long)
-	$(RUN_NPU) tests/npu -m 'npu and long'
 
 # new calls against the oracle, so many of each test that draws them, on every backend
 EXAMPLES ?= 1000
