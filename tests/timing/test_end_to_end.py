@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from pathlib import Path
@@ -51,9 +52,84 @@ def test_a_step_takes_what_its_attention_takes(monkeypatch: pytest.MonkeyPatch) 
     layers = model.config.num_hidden_layers
     found = {rate.name: tuple(rate.seconds) for rate in rates}
     whole, half = (float(layers),) * 3, (layers / 2,) * 3
-    names = ("dense", "dense, GrowingCache", "θ=-inf", "k=32", "k=64")
+    names = ("dense", "dense, GrowingCache", "same kernel, all of V", "k=32", "k=64")
     assert found == dict(zip(names, (whole, whole, half, half, half), strict=True))
     assert rates[-1].tokens_per_second == pytest.approx(2 / layers)
+    # all of the gain is the kernel's, as thresholds save no ticks here
+    assert end_to_end.gains(rates, chosen) == {"k=32": (2, 2, 1), "k=64": (2, 2, 1)}
+
+
+def test_all_of_v_is_read_without_a_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The row "same kernel, all of V" gives every step what dense attention gives, by the operator."""
+    model, _ = load_tiny_llama()
+    ids, calls = prompt(model), []
+    operator = threshold_rule.incremental_attention
+
+    def seen(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any, **options: Any) -> Any:
+        out = operator(query, key, value, *rest, **options)
+        dense = torch.nn.functional.scaled_dot_product_attention(query, key, value, enable_gqa=True)
+        calls.append((out - dense).abs().max().item())
+        return out
+
+    monkeypatch.setattr(threshold_rule, "incremental_attention", seen)
+    chosen = end_to_end.variants(model, None)
+    end_to_end.compare(model, chosen, ids, new_tokens=2, rounds=1)
+    assert list(chosen) == ["dense", "dense, GrowingCache", "same kernel, all of V"]
+    assert calls
+    assert max(calls) < 1e-5
+
+
+def test_dense_attention_in_the_other_dtype_is_measured_by_that_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, _ = load_tiny_llama()
+    other = copy.deepcopy(model).to(torch.bfloat16)
+    generated = []
+    for each in (model, other):
+        generate = each.generate
+
+        def watched(*arguments: Any, generate: Any = generate, **options: Any) -> Any:
+            generated.append((generate.__self__.dtype, type(options[CACHE_ARGUMENT])))
+            return generate(*arguments, **options)
+
+        monkeypatch.setattr(each, "generate", watched)
+    chosen = end_to_end.variants(model, None, taus=[0.01], others=[other])
+    names = ["dense", "dense, bfloat16", "dense, GrowingCache", "same kernel, all of V", "tau=0.01"]
+    rates = end_to_end.compare(model, chosen, prompt(model), new_tokens=2, rounds=1)
+    assert [rate.name for rate in rates] == names
+    own = torch.float32
+    assert generated[-5:] == [
+        (own, DynamicCache), (torch.bfloat16, DynamicCache), *[(own, GrowingCache)] * 3,
+    ]  # fmt: skip
+
+
+def test_the_gain_is_over_the_better_dense_row_and_split() -> None:
+    model, other = object(), SimpleNamespace(dtype=torch.bfloat16)
+    chosen = end_to_end.variants(model, None, taus=[0.001], others=[other])
+    seconds = {"dense": 0.6, "dense, bfloat16": 0.3, "dense, GrowingCache": 0.2}
+    seconds |= {"same kernel, all of V": 0.15, "tau=0.001": 0.1}
+    rates = [end_to_end.Rate(name, Timing(value, value, value)) for name, value in seconds.items()]
+    # the cache of this package is no part of the model as it is, so the better dense row is that of 0.3 s
+    assert end_to_end.best_dense(rates, chosen).name == "dense, bfloat16"
+    split = end_to_end.gains(rates, chosen)
+    assert split == {"tau=0.001": pytest.approx((3.0, 2.0, 1.5))}
+    assert end_to_end.conclusions(split) == ["tau=0.001: 3.00x = 2.00x by the kernel x 1.50x by the threshold."]
+    table = end_to_end.as_table(rates, chosen, "")
+    assert [row[4:] for row in table.rows] == [
+        ("0.50", "", ""), ("1.00", "", ""), ("1.50", "", ""), ("2.00", "", ""), ("3.00", "2.00", "1.50")
+    ]  # fmt: skip
+    assert "'dense, bfloat16'" in table.caption
+    stored = end_to_end.as_json(rates, chosen)
+    assert stored["best_dense"] == "dense, bfloat16"
+    assert stored["gains"]["tau=0.001"]["kernel"] == pytest.approx(2.0)
+
+
+def test_a_threshold_that_gains_nothing_is_told() -> None:
+    (line,) = end_to_end.conclusions({"tau=0.001": end_to_end.Gain(1.40, 1.45, 0.97)})
+    assert line == (
+        "tau=0.001: 1.40x = 1.45x by the kernel x 0.97x by the threshold. The threshold gains next to nothing here; "
+        "tau=0 loses no accuracy."
+    )
+    (line,) = end_to_end.conclusions({"k=64": end_to_end.Gain(0.72, 0.8, 0.9)})
+    assert line.endswith("0.90x by the threshold. Dense attention is faster here.")
 
 
 def test_int8_is_generated_with_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +153,9 @@ def test_int8_is_generated_with_in_turn(monkeypatch: pytest.MonkeyPatch) -> None
         chosen = end_to_end.variants(model, scaled, ks=[32], int8=True)
         rates = end_to_end.compare(model, chosen, ids, new_tokens=3, rounds=1)
         names = [rate.name for rate in rates]
-        assert names == ["dense", "dense, GrowingCache", "θ=-inf", "k=32", "θ=-inf, Int8Cache", "k=32, Int8Cache"]
+        whole = "same kernel, all of V"
+        assert names == ["dense", "dense, GrowingCache", whole, "k=32", f"{whole}, Int8Cache", "k=32, Int8Cache"]
+        assert chosen["k=32, Int8Cache"].kernel == f"{whole}, Int8Cache"
         assert [type(cache) for cache in caches[-6:]] == [DynamicCache, *[GrowingCache] * 3, *[Int8Cache] * 2]
         assert {cache.get_seq_length() for cache in caches[-6:]} == {99 + 3}
         assert {each for each in read if each[0] is torch.int8} == {(torch.int8, mode)}
@@ -91,33 +169,37 @@ def test_wrong_use(given: dict[str, Any]) -> None:
         end_to_end.compare(model, end_to_end.variants(model, None), **options)
 
 
-def test_table_and_json() -> None:
-    rates = [
-        end_to_end.Rate("dense", Timing(0.2, 0.1, 0.3)),
-        end_to_end.Rate("k=64", Timing(0.1, 0.1, 0.1)),
-    ]
-    cells = list(end_to_end.as_table(rates, "").columns[4].cells)
-    assert cells == ["1.00", "2.00"]
-    assert end_to_end.as_json(rates)[0]["seconds_per_token"] == {"median": 0.2, "p10": 0.1, "p90": 0.3}
-
-
 def test_command_with_the_embedded_model(tmp_path: Path) -> None:
     file = tmp_path / "rates.json"
     arguments = ["--device", "cpu", "--prompt", "96", "--k", "32", "--new-tokens", "3", "--rounds", "2"]
     done = CliRunner().invoke(app, ["benchmark-generate", *arguments, "--json", str(file)])
     assert done.exit_code == 0, done.output
     assert "generate() on cpu, float32, 1 x 96 tokens" in done.output
-    rates = json.loads(file.read_text())["rates"]
-    assert [rate["name"] for rate in rates] == ["dense", "dense, GrowingCache", "θ=-inf", "k=32"]
-    assert all(rate["seconds_per_token"]["median"] > 0 for rate in rates)
+    stored = json.loads(file.read_text())
+    names = ["dense", "dense, bfloat16", "dense, GrowingCache", "same kernel, all of V", "k=32"]
+    assert [rate["name"] for rate in stored["rates"]] == names
+    assert all(rate["seconds_per_token"]["median"] > 0 for rate in stored["rates"])
+    assert stored["best_dense"] in ("dense", "dense, bfloat16")
+    gain = stored["gains"]["k=32"]
+    assert gain["total"] == pytest.approx(gain["kernel"] * gain["threshold"])
+    assert re.search(r"k=32: [\d.]+x = [\d.]+x by the kernel x [\d.]+x by the threshold\.", done.output)
 
 
 def test_command_by_tau_needs_no_thresholds() -> None:
     arguments = ["--device", "cpu", "--model", str(TINY_LLAMA), "--prompt", "64", "--new-tokens", "2", "--rounds", "1"]
-    done = CliRunner().invoke(app, ["benchmark-generate", *arguments, "--tau", "0.01", "--tau", "0.001"])
+    taus = ["--tau", "0.01", "--tau", "0.001", "--tau", "0"]
+    done = CliRunner().invoke(app, ["benchmark-generate", *arguments, *taus, "--no-other-dtype"])
     assert done.exit_code == 0, done.output
-    shown = [line.split("│")[1].strip() for line in done.output.splitlines() if "│" in line]
-    assert shown == ["dense", "dense, GrowingCache", "tau=0.01", "tau=0.001"]
+    # the folder holds bfloat16, and that is what is timed
+    assert "generate() on cpu, bfloat16, 1 x 64 tokens" in done.output
+    rows = [name for name in ROWS if re.search(rf"^ +{re.escape(name)} +[\d.]+ +[\d.]+ ", done.output, re.MULTILINE)]
+    assert rows == ["dense", "dense, GrowingCache", "same kernel, all of V", "tau=0.01", "tau=0.001"]
+
+
+ROWS = (
+    "dense", "dense, float32", "dense, bfloat16", "dense, GrowingCache", "same kernel, all of V", "tau=0.01",
+    "tau=0.001", "tau=0",
+)  # fmt: skip
 
 
 def test_command_with_an_int8_cache() -> None:
@@ -126,8 +208,8 @@ def test_command_with_an_int8_cache() -> None:
     assert done.exit_code == 0, done.output
     shown = " ".join(done.output.split())
     assert "1 x 64 tokens before the first new one; int8 with a scale per row" in shown
-    for name in ("θ=-inf, Int8Cache", "k=32, Int8Cache"):
-        assert re.search(rf"{name} │ [\d.]+ │", shown)
+    for name in ("same kernel, all of V, Int8Cache", "k=32, Int8Cache"):
+        assert re.search(rf"{name} [\d.]+ [\d.]+ ", shown)
 
 
 @pytest.mark.parametrize(
@@ -135,13 +217,16 @@ def test_command_with_an_int8_cache() -> None:
     [
         ([], "--device: expected one of cpu, cuda, npu, got nothing"),
         (["--device", "host-model"], "--device: expected one of cpu, cuda, npu, got 'host-model'"),
-        (["--device", "cpu", "--dtype", "int8"], "--dtype: expected one of float16, bfloat16, float32, got 'int8'"),
+        (["--device", "cpu", "--dtype", "int8"], "--dtype: expected one of auto, float32, bfloat16, float16, got"),
         (["--device", "cpu", "--kv-cache", "int4"], "--kv-cache: expected one of auto, int8, got 'int4'"),
         (["--device", "cpu", "--thresholds", "t.theta"], "--thresholds needs --model; name the model"),
-        (["--device", "cpu", "--model", "x"], "--model needs --tau or --thresholds; time it by --tau 0.0005, or cal"),
+        (["--device", "cpu", "--model", "x"], "--model needs --tau or --thresholds; add --tau 0.0005, or cal"),
         (["--device", "cpu", "--model", "x", "--tau", "0.01", "--k", "9"], "--k needs --thresholds; leave it out, or"),
         (["--device", "cpu", "--tau", "2"], "--tau: expected a probability above 0 and below 1, got 2"),
         (["--device", "cpu", "--k", "100000"], "--k: expected"),
+        (["--device", "cpu", "--prompt", "9999"], "--prompt: expected at most 4094 tokens, since the model has 4096 "
+         "positions and 2 tokens are new, got 9999; lower it"),
+        (["--device", "cpu", "--batch", "99999"], "--batch: expected at most "),
         (["--device", "cpu", "--new-tokens", "9999"], "--new-tokens: expected at most 4096 tokens with the prompt, for "
          "which the model is made, got 64 and 9999 new ones; lower it or --prompt"),
     ],

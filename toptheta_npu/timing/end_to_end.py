@@ -1,4 +1,4 @@
-"""Tokens per second of ``generate`` with a model, dense and by thresholds."""
+"""Tokens per second of ``generate`` with a model: dense, by our kernel over all of V, and by thresholds."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import copy
 import itertools
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from rich.progress import track
-from rich.table import Table
 from torch import Tensor
 
+from .._tables import Table
 from ..errors import TopThetaValueError
 from .clocks import Timing, summarise
 
@@ -27,9 +27,12 @@ if TYPE_CHECKING:
     from ..thresholds import ThresholdTable
 
 Clock = Callable[[], float]
-DENSE, GROWING, INFINITE = "dense", "dense, GrowingCache", "θ=-inf"
+DENSE, GROWING, SAME_KERNEL = "dense", "dense, GrowingCache", "same kernel, all of V"
 #: Behind the names of what runs over an `Int8Cache`.
 IN_INT8 = ", Int8Cache"
+#: A threshold that gains less is not worth its loss: timings of a machine with other work differ by more.
+_NOTICEABLE = 1.05
+_COLUMNS = ("", "tokens/s", "ms per token", "p10 to p90", "speed-up", "kernel", "threshold")
 
 
 @dataclass(frozen=True)
@@ -51,10 +54,27 @@ class Variant:
     Attributes:
         context: that the model runs in.
         cache_of: makes its cache from a copy of the prompt's; None: it is that copy.
+        model: the model that runs, such as the same one in another dtype; None: the one that is compared.
+        kernel: of a variant by thresholds, the name of the one that runs the same kernel over all of V.
     """
 
     context: Callable[[], AbstractContextManager[Any]]
     cache_of: Callable[[DynamicCache], Cache] | None = None
+    model: Any = None
+    kernel: str | None = None
+
+
+class Gain(NamedTuple):
+    """How many times as fast as the best dense attention of the model: ``total = kernel * threshold``.
+
+    Attributes:
+        kernel: of the operator and its cache over all of V.
+        threshold: of leaving V rows out, by the same operator.
+    """
+
+    total: float
+    kernel: float
+    threshold: float
 
 
 def growing(prompt: DynamicCache) -> Cache:
@@ -70,8 +90,8 @@ def compare(
 ) -> list[Rate]:  # fmt: skip
     """Measure the decode steps of ``generate`` by each variant, in turns.
 
-    The prompt is run once. In every round each variant gets a copy of its cache and generates from there, and the time
-    from token to token counts, the first left out.
+    Each model runs the prompt once. In every round each variant gets a copy of its cache and generates from there, and
+    the time from token to token counts, the first left out.
 
     Args:
         model: a decoder-only transformers model in evaluation mode.
@@ -92,31 +112,37 @@ def compare(
         ...     vocab_size=50, max_position_embeddings=64)).eval()
         >>> chosen = variants(model, None, taus=[0.01])
         >>> [rate.name for rate in compare(model, chosen, torch.randint(50, (1, 20)), new_tokens=4, rounds=2)]
-        ['dense', 'dense, GrowingCache', 'tau=0.01']
+        ['dense', 'dense, GrowingCache', 'same kernel, all of V', 'tau=0.01']
     """
     for name, value, least in (("new_tokens", new_tokens, 2), ("rounds", rounds, 1), ("tokens", tokens.shape[1], 2)):
         if value < least:
             raise TopThetaValueError(name, f"a number from {least}", str(value))
     seconds: dict[str, list[float]] = {name: [] for name in chosen}
     with torch.inference_mode():
-        prompt = prompt_cache(model, tokens)
-        for variant in chosen.values():  # warms up, and refuses what cannot be before anything is measured
-            step_seconds(model, tokens, prompt, variant, 2, clock)
+        models = {name: variant.model or model for name, variant in chosen.items()}
+        distinct = {id(each): each for each in models.values()}
+        prompts = {number: prompt_cache(each, tokens) for number, each in distinct.items()}
+
+        def run(name: str, count: int) -> list[float]:
+            return step_seconds(models[name], tokens, prompts[id(models[name])], chosen[name], count, clock)
+
+        for name in chosen:  # warms up, and refuses what cannot be before anything is measured
+            run(name, 2)
         for number in track(range(rounds), "Generating", transient=True, disable=not sys.stdout.isatty()):
             for name in list(chosen)[:: 1 if number % 2 == 0 else -1]:
-                seconds[name] += step_seconds(model, tokens, prompt, chosen[name], new_tokens, clock)
+                seconds[name] += run(name, new_tokens)
     return [Rate(name, summarise(values)) for name, values in seconds.items()]
 
 
 def variants(
     model: Any, thresholds: ThresholdTable | None, *, ks: Sequence[int] = (), taus: Sequence[float] = (),
-    int8: bool = False,
+    int8: bool = False, others: Iterable[Any] = (),
 ) -> dict[str, Variant]:  # fmt: skip
     """List ways to generate, by name, for `compare`.
 
-    They are dense attention with the ``DynamicCache`` of transformers, the same with a `GrowingCache`, and with it by
-    thresholds: those of each tau and of each k, and where there is a table -inf, which is dense attention by the same
-    operator. On request those by thresholds over an `Int8Cache`, too.
+    First comes dense attention with the ``DynamicCache`` of transformers, also of the model in other dtypes, then the
+    same with a `GrowingCache`. Then comes our operator with that cache: at ``tau=0``, which reads all of V, and with
+    the thresholds of each tau and of each k. On request the operator also runs over an `Int8Cache`.
 
     Args:
         model: a decoder-only transformers model in evaluation mode.
@@ -124,26 +150,32 @@ def variants(
         ks: the k to decode with by them.
         taus: the tau to decode with.
         int8: also over an `Int8Cache`, with the scales per channel of the table if it has them, else with one per row.
+        others: the same model in other dtypes; only its dense attention is measured.
 
     Example:
         >>> from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
         >>> list(variants(load_tiny_llama()[0], load_tiny_llama_thresholds(), ks=[64]))
-        ['dense', 'dense, GrowingCache', 'θ=-inf', 'k=64']
+        ['dense', 'dense, GrowingCache', 'same kernel, all of V', 'k=64']
     """
     from ..models import sparsify
-    from ..thresholds import ThresholdTable
 
-    contexts = {f"tau={tau:g}": partial(sparsify, model, tau=tau) for tau in taus}
+    contexts = {SAME_KERNEL: partial(sparsify, model, tau=0)}
+    contexts |= {f"tau={tau:g}": partial(sparsify, model, tau=tau) for tau in taus if tau}
     if thresholds is not None:
-        nothing = ThresholdTable(**{**vars(thresholds), "theta": torch.full_like(thresholds.theta, -torch.inf)})
-        contexts[INFINITE] = partial(sparsify, model, nothing, k=int(thresholds.k[0]))
         contexts |= {f"k={k}": partial(sparsify, model, thresholds, k=k) for k in ks}
-    chosen = {DENSE: Variant(nullcontext), GROWING: Variant(nullcontext, growing)}
-    chosen |= {name: Variant(context, growing) for name, context in contexts.items()}
-    if int8:
-        cache_of = _int8_cache(model, thresholds)
-        chosen |= {f"{name}{IN_INT8}": Variant(context, cache_of) for name, context in contexts.items()}
+    chosen = {DENSE: Variant(nullcontext)}
+    chosen |= {f"{DENSE}, {_dtype_of(other)}": Variant(nullcontext, model=other) for other in others}
+    chosen[GROWING] = Variant(nullcontext, growing)
+    caches = {"": growing} | ({IN_INT8: _int8_cache(model, thresholds)} if int8 else {})
+    for behind, cache_of in caches.items():
+        for name, context in contexts.items():
+            kernel = None if name == SAME_KERNEL else SAME_KERNEL + behind
+            chosen[name + behind] = Variant(context, cache_of, kernel=kernel)
     return chosen
+
+
+def _dtype_of(model: Any) -> str:
+    return str(model.dtype).removeprefix("torch.")
 
 
 def has_channel_scales(thresholds: ThresholdTable | None) -> bool:
@@ -202,19 +234,65 @@ def step_seconds(
     return [later - earlier for earlier, later in itertools.pairwise(ticks)]
 
 
-def as_table(rates: list[Rate], title: str) -> Table:
-    """Tabulate tokens per second and the ratio to dense."""
-    table = Table("", "tokens/s", "ms per token", "p10 to p90", "against dense", title=title, title_justify="left")
-    for column in table.columns[1:]:
-        column.justify = "right"
-    dense = next(rate for rate in rates if rate.name == DENSE)
+def best_dense(rates: Iterable[Rate], chosen: Mapping[str, Variant]) -> Rate:
+    """Choose the fastest of the dense rows that run without anything of this package."""
+    own = [rate for rate in rates if rate.name == DENSE or chosen[rate.name].model is not None]
+    return min(own, key=lambda rate: rate.seconds.median)
+
+
+def gains(rates: Sequence[Rate], chosen: Mapping[str, Variant]) -> dict[str, Gain]:
+    """Split the gain of each variant by thresholds over the best dense attention into kernel and threshold.
+
+    Example:
+        >>> chosen = {"dense": Variant(nullcontext), SAME_KERNEL: Variant(nullcontext, growing),
+        ...           "tau=0.001": Variant(nullcontext, growing, kernel=SAME_KERNEL)}
+        >>> rates = [Rate(name, Timing(*[seconds] * 3)) for name, seconds in zip(chosen, (0.3, 0.2, 0.1))]
+        >>> tuple(round(each, 6) for each in gains(rates, chosen)["tau=0.001"])
+        (3.0, 1.5, 2.0)
+    """
+    seconds = {rate.name: rate.seconds.median for rate in rates}
+    dense = best_dense(rates, chosen).seconds.median
+    return {
+        name: Gain(dense / seconds[name], dense / seconds[variant.kernel], seconds[variant.kernel] / seconds[name])
+        for name, variant in chosen.items()
+        if variant.kernel is not None
+    }
+
+
+def as_table(rates: Sequence[Rate], chosen: Mapping[str, Variant], title: str) -> Table:
+    """Tabulate tokens per second and the speed-up over the best dense attention, split into kernel and threshold."""
+    split, dense = gains(rates, chosen), best_dense(rates, chosen)
+    rows = []
     for rate in rates:
         median, low, high = (1e3 * value for value in rate.seconds)
-        ratio = dense.seconds.median / rate.seconds.median
+        speed_up, gain = dense.seconds.median / rate.seconds.median, split.get(rate.name)
+        parts = ("", "") if gain is None else (f"{gain.kernel:.2f}", f"{gain.threshold:.2f}")
         spread = f"{low:.1f} to {high:.1f}"
-        table.add_row(rate.name, f"{rate.tokens_per_second:.1f}", f"{median:.1f}", spread, f"{ratio:.2f}")
-    return table
+        rows.append((rate.name, f"{rate.tokens_per_second:.1f}", f"{median:.1f}", spread, f"{speed_up:.2f}", *parts))
+    caption = (
+        f"speed-up = kernel x threshold, against '{dense.name}', the fastest dense attention without this package. "
+        "kernel: our operator and cache, which read all of V. threshold: V rows left out."
+    )
+    return Table(title, _COLUMNS, rows, caption)
 
 
-def as_json(rates: list[Rate]) -> list[dict[str, Any]]:
-    return [{"name": rate.name, "seconds_per_token": rate.seconds._asdict()} for rate in rates]
+def conclusions(split: Mapping[str, Gain]) -> list[str]:
+    """Write a line for each variant by thresholds: what it gains, and where that comes from."""
+    lines = []
+    for name, gain in split.items():
+        line = f"{name}: {gain.total:.2f}x = {gain.kernel:.2f}x by the kernel x {gain.threshold:.2f}x by the threshold."
+        if gain.total < 1:
+            line += " Dense attention is faster here."
+        elif gain.threshold < _NOTICEABLE:
+            line += " The threshold gains next to nothing here; tau=0 loses no accuracy."
+        lines.append(line)
+    return lines
+
+
+def as_json(rates: Sequence[Rate], chosen: Mapping[str, Variant]) -> dict[str, Any]:
+    """Collect the times, and the gains over the best dense attention by name."""
+    return {
+        "rates": [{"name": rate.name, "seconds_per_token": rate.seconds._asdict()} for rate in rates],
+        "best_dense": best_dense(rates, chosen).name,
+        "gains": {name: gain._asdict() for name, gain in gains(rates, chosen).items()},
+    }

@@ -19,17 +19,43 @@ ModelName = Annotated[
     str | None,
     typer.Argument(
         metavar="MODEL",
-        help="A causal transformers model: its folder, or its name on the Hub. Default: the embedded one.",
+        help="Folder or Hub name of a transformers language model. Default: the embedded model.",
     ),
 ]
-DtypeName = Annotated[str | None, typer.Option(help="auto (the checkpoint's), float32, bfloat16 or float16.")]
-DeviceName = Annotated[
-    str | None, typer.Option(help="cpu, cuda, npu, or auto to spread the layers. Default: the best there is.")
+DtypeName = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Dtype to load the model in: auto (as stored), float32, bfloat16 or float16. Default: auto; float32 for "
+        "the embedded model.",
+    ),
 ]
+DeviceName = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Device to run on: cpu, cuda, npu, or auto to spread the layers. Default: cuda or npu if present, "
+        "else cpu.",
+    ),
+]
+TextPaths = Annotated[
+    list[Path],
+    typer.Option("--text", metavar="PATH", help="Text file, .jsonl file, or folder of them, to read. Repeatable."),
+]
+TextField = Annotated[str, typer.Option("--field", metavar="NAME", help="Field that holds the text in .jsonl files.")]
+Tau = Annotated[
+    list[float],
+    typer.Option(
+        "--tau", metavar="FLOAT",
+        help="Smallest probability to keep, such as 0.0005; 0 reads all of V. Needs no table. Repeatable.",
+    ),
+]  # fmt: skip
 #: What --kv-cache takes.
 INT8 = "int8"
 KV_CACHES = ("auto", INT8)
-TrustRemoteCode = Annotated[bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")]
+TrustRemoteCode = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Run Python code from the model's folder or Hub page.")
+]
 
 
 def command(
@@ -78,7 +104,9 @@ def _config(fields: Mapping[str, Any]) -> inspect.Parameter:
             use_as_defaults(context, value, fields)
         return value
 
-    option = typer.Option(help="These options in a YAML file; the command line wins.", is_eager=True, callback=read)
+    option = typer.Option(
+        metavar="FILE", help="YAML file with these options. The command line wins.", is_eager=True, callback=read
+    )
     return inspect.Parameter(
         "config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[Path | None, option]
     )

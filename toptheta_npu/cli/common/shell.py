@@ -72,7 +72,7 @@ def interruptible(console: Console, state: Path) -> Iterator[None]:
 #: What makes the work of a command smaller, where it has such an option.
 _SMALLER = {
     "length": "a smaller --length", "prompt_length": "a smaller --prompt-length", "dtype": "--dtype bfloat16",
-    "device": "another --device",
+    "other_dtype": "--no-other-dtype", "device": "another --device",
 }  # fmt: skip
 
 
