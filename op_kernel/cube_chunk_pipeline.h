@@ -202,7 +202,8 @@ private:
     TOPTHETA_DEVICE inline void AskRounds()
     {
         if constexpr (kInt8) {
-            if (ring_.RoundsLeft()) {
+            // a sample needs none: K has scales of channels, and no V row is selected
+            if (ring_.RoundsLeft() && sample_.Keys() == 0) {
                 AskScales(ring_.Row(), ring_.NextRows());
             }
         }

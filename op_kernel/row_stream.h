@@ -239,12 +239,13 @@ private:
         const uint32_t row = FirstRow(keysIssued_);
         const uint32_t rows = RowsOf(keysIssued_, 1);
         if (sample_.Keys() > 0) {
+            // without scales: K has those of channels, and no V row is selected
             keys_->LoadSample(Slot<K>(slot, 1), sample_, row, rows);
         } else {
             keys_->LoadTile(Slot<K>(slot, 1), row, rows);
-        }
-        if constexpr (IsInt8<K>::kValue) {
-            LoadScales(row, rows);
+            if constexpr (IsInt8<K>::kValue) {
+                LoadScales(row, rows);
+            }
         }
         SetFlag<HardEvent::MTE2_V>(slot);
         keysIssued_++;

@@ -48,6 +48,7 @@ class Case:
         scores: "plain" about N(0, 1); "steep" about N(0, 60^2); "offset" N(0, 1) + 900.
         int8: which of K and V are, "" (none), "key" or "both".
         scales: of int8, "channel", "token" (and head) or "tensor".
+        value_scales: those of V where K has others; empty means the same as ``scales``.
         scales_as: their dtype.
         query_tokens: Sq; each has a threshold of its own.
         query_lengths: real tokens per sequence, ``actual_query_lengths``; empty means the argument is left out.
@@ -76,9 +77,16 @@ class Case:
     scale: float | None = None
     int8: str = ""
     scales: str = "channel"
+    value_scales: str = ""
     scales_as: str = "float32"
     query_tokens: int = 1
     query_lengths: tuple[int, ...] = ()
+
+    def scales_of(self, cache: str) -> str:
+        """The scales of "key" or "value": "channel", "token" or "tensor"; "" where that cache is not int8."""
+        if self.int8 not in ("both", cache):
+            return ""
+        return self.value_scales or self.scales if cache == "value" else self.scales
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -249,6 +257,12 @@ CASES = (
     Case("int8-offset-g4", dtype=_H, int8="both", scores="offset", heads=8, kv_heads=2, lengths=(129, 40)),
     Case("int8-sink-offline", dtype=_B, int8="both", scales="token", sdc="offline", sink=True, lengths=(300, 20)),
     Case("int8-exp-threshold", dtype=_H, int8="both", sdc="exp_threshold", theta="mixed", lengths=(300,), scale=-0.25),
+    Case("int8-channel-and-token", dtype=_B, int8="both", value_scales="token", lengths=(300, 20), vmc=True),
+    Case("int8-token-and-channel", dtype=_H, int8="both", scales="token", value_scales="channel", lengths=(300, 0)),
+    Case("int8-tensor-and-token-paged", int8="both", scales="tensor", value_scales="token", paged="4d", block_size=16,
+         lengths=(150, 20), sink=True, **_POST),
+    Case("int8-token-and-tensor-g8", dtype=_H, int8="both", scales="token", value_scales="tensor", paged="3d",
+         block_size=32, heads=16, lengths=(300,), theta="mixed"),
     # extreme scores, scale
     Case("steep-f32", scores="steep", lengths=(300,)),
     Case("steep-f16-exp-threshold", dtype=_H, scores="steep", lengths=(300,), sdc="exp_threshold", theta="mixed"),
@@ -282,6 +296,8 @@ SAMPLED_CASES = (
     Case("sampled-two-head-blocks", dtype=_H, heads=11, kv_heads=1, lengths=(900, 40), **_SAMPLE),
     Case("sampled-int8-token", dtype=_H, lengths=(1000, 77), int8="both", scales="token", **_SAMPLE),
     Case("sampled-int8-channel", dtype=_B, lengths=(1000, 77), int8="both", **_SAMPLE),
+    Case("sampled-int8-channel-and-token-paged", dtype=_H, heads=6, kv_heads=2, head_dim=32, paged="4d", block_size=16,
+         lengths=(2100, 450), int8="both", value_scales="token", **_SAMPLE),
     Case("sampled-int8-key-paged", dtype=_H, paged="4d", block_size=32, lengths=(1000, 77), int8="key", scales="token",
          **_SAMPLE),
     Case("sampled-tokens", dtype=_H, query_tokens=4, lengths=(1000, 403), query_lengths=(4, 2), **_SAMPLE),
@@ -328,6 +344,10 @@ TOKEN_CASES = (
          vmc=True, sink=True, **_POST),
     Case("tokens-int8-channel", dtype=_B, query_tokens=4, int8="both", lengths=(200, 77), vmc=True),
     Case("tokens-int8-token-bsnd", query_tokens=3, int8="both", scales="token", layout="BSND", lengths=(200, 77)),
+    Case("tokens-int8-channel-and-token", dtype=_H, query_tokens=4, int8="both", value_scales="token",
+         lengths=(200, 77), query_lengths=(4, 2)),
+    Case("tokens-int8-token-and-channel", dtype=_B, query_tokens=3, int8="both", scales="token",
+         value_scales="channel", paged="3d", block_size=32, lengths=(200, 33)),
     Case("tokens-int8-paged-token", dtype=_H, query_tokens=4, int8="both", scales="token", paged="4d", block_size=16,
          lengths=(200, 33, 0), query_lengths=(4, 1, 0)),
     Case("tokens-int8-key-post", dtype=_H, query_tokens=2, int8="key", lengths=(150, 20), **_POST),

@@ -145,8 +145,8 @@ def _draw_rows(case: Case, generator: torch.Generator) -> Rows:
     query, key, value = query.to(dtype), key.to(dtype), normal(batch, case.kv_heads, capacity, dim).to(dtype)
     lengths, starts = _row_lengths(case, lengths), starts.repeat_interleave(tokens)
     key, value = (cache.repeat_interleave(tokens, 0) for cache in (key, value))
-    stored = {name: _stored(case, cache) for name, cache in (("key", key), ("value", value))
-              if case.int8 == "both" or case.int8 == name}  # fmt: skip
+    stored = {name: _stored(case, name, cache) for name, cache in (("key", key), ("value", value))
+              if case.scales_of(name)}  # fmt: skip
     key, value = (multiplied_out(stored[name]) if name in stored else cache
                   for name, cache in (("key", key), ("value", value)))  # fmt: skip
     valid = reference.valid_keys(capacity, lengths, starts)
@@ -197,15 +197,15 @@ def of_rows(case: Case, tokens: Tensor) -> Tensor:
     return tokens if case.query_tokens == 1 else tokens.transpose(1, 2).flatten(0, 1)
 
 
-def _stored(case: Case, rows: Tensor) -> Stored:
-    """An int8 cache of these rows, which has a row of zeros with a scale of 0, and -128 among its numbers."""
-    largest = rows.double().abs()
+def _stored(case: Case, cache: str, rows: Tensor) -> Stored:
+    """An int8 K or V of these rows, which has a row of zeros with a scale of 0, and -128 among its numbers."""
+    largest, scales = rows.double().abs(), case.scales_of(cache)
     scale = {
         "channel": lambda: largest.amax((0, 2)), "tensor": lambda: largest.amax()[None],
         "token": lambda: largest.amax(-1),
-    }[case.scales]() / 127  # fmt: skip
+    }[scales]() / 127  # fmt: skip
     scale = scale.to(getattr(torch, case.scales_as))
-    by_row = case.scales == "token"
+    by_row = scales == "token"
     if by_row:
         scale[:, :, 1::7] = 0.0
     beside = scale[..., None] if by_row else scale[None, :, None] if scale.dim() == 2 else scale

@@ -28,8 +28,9 @@ _PART = ("part_out", "part_maximum", "part_kept_mass", "part_discarded_mass", "k
 
 def for_kernel(case: Case) -> Case | None:
     """The case as the kernel can run it: float32 becomes float16; None where it is outside of its limits."""
-    by_token = case.scales == "token" and case.scales_as != "float32"
-    if case.placement == "sampled_softmax" and (case.query_tokens > 1 or (case.int8 and case.scales == "token")):
+    scales = [case.scales_of(cache) for cache in ("key", "value")]
+    by_token = "token" in scales and case.scales_as != "float32"
+    if case.placement == "sampled_softmax" and (case.query_tokens > 1 or scales[0] == "token"):
         return None
     if case.head_dim % (32 if case.int8 else 16) or (case.paged and case.block_size % 16) or by_token:
         return None

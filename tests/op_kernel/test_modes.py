@@ -1,0 +1,38 @@
+"""The kernel on the host model in modes that meet: scales of K and of V, placements, pages, tokens, sinks, dtypes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.cases import Case
+from tests.helpers import make_inputs
+from tests.op_kernel.calls import assert_kernel_equals_oracle, call, statistics
+from tests.tiers import full
+
+_OF_TOKENS: dict[str, Any] = {"int8": "both", "value_scales": "token", "paged": "4d", "kv_heads": 1}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    ("heads", "head_dim", "block_size", "rows", "cores"),
+    [
+        (3, 32, 16, 2100, 2),
+        (3, 32, 128, 17_000, 2),
+        (1, 256, 16, 5000, 1),
+        pytest.param(1, 256, 128, 40_000, 1, marks=full),
+    ],
+)
+def test_a_sample_takes_no_scales_of_v_rows(
+    heads: int, head_dim: int, block_size: int, rows: int, cores: int, dtype: str
+) -> None:
+    """Its numbers are no rows: the pages that they would name may not have arrived, or no longer be there."""
+    case = Case(
+        "sample", dtype=dtype, heads=heads, head_dim=head_dim, block_size=block_size, lengths=(rows,), keep=0.02,
+        placement="sampled_softmax", **_OF_TOKENS,
+    )  # fmt: skip
+    inputs = make_inputs(case, for_kernel=True)
+    result = call(inputs.arguments, cores=cores)
+    result.run.require_clean()
+    assert_kernel_equals_oracle(inputs, statistics(result))
