@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from ...errors import TopThetaValueError, shown
 from .attention import NAME, STATE, LayerState
 
 
@@ -27,7 +28,18 @@ def patch_state(module: nn.Module, state: LayerState) -> Callable[[], None]:
 def _show_call(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     state: LayerState | None = module.__dict__.get(STATE)
     if state is not None:  # in a copy, or another thread may be leaving the context
+        _check_name(module.config)
         state.before_forward(args, kwargs)
+
+
+def _check_name(config: Any) -> None:
+    """Raise if somebody chose another attention meanwhile: transformers would run that one in place of ours."""
+    chosen = config._attn_implementation
+    if chosen != NAME:
+        raise TopThetaValueError(
+            "model", f"attention implementation {NAME!r} until the context ends", shown(chosen),
+            "leave the sparsify (or other Top-Theta) context before you choose another attention",
+        )  # fmt: skip
 
 
 @dataclass
@@ -44,9 +56,11 @@ _LOCK = threading.Lock()
 
 
 def patch_name(config: Any) -> Callable[[], None]:
-    """Put ``config`` under our name. Return a function that undoes this."""
+    """Put ``config`` under our name. Return a function that undoes this, unless somebody chose another name since."""
     with _LOCK:
         lent = _LENT.setdefault(id(config), _Lent(config, config._attn_implementation))
+        if config._attn_implementation != NAME:
+            lent.original = config._attn_implementation  # the last choice, also if made in another model's context
         lent.users += 1
         # as transformers itself does: the public property would overwrite the sub-configurations too
         config._attn_implementation_internal = NAME
@@ -55,7 +69,8 @@ def patch_name(config: Any) -> Callable[[], None]:
         with _LOCK:
             lent.users -= 1
             if not lent.users:
-                config._attn_implementation_internal = lent.original
+                if config._attn_implementation == NAME:
+                    config._attn_implementation_internal = lent.original
                 del _LENT[id(config)]
 
     return undo

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
+from ...errors import TopThetaNotImplementedError
 from ..caches.growing import GrowingCache
 from ..caches.naming import CACHE_ARGUMENT
 from ..caches.visible_keys import ForwardRows
@@ -42,6 +43,12 @@ def _with_growing_cache(original: type[PreTrainedModel], rows: ForwardRows) -> A
             if made is None or type(made) is DynamicCache:  # transformers 5.0 leaves it to the model
                 model_kwargs[CACHE_ARGUMENT] = GrowingCache(self.config.get_text_config(decoder=True))
             return result
+
+        def init_continuous_batching(self, *args: Any, **kwargs: Any) -> NoReturn:  # which generate_batch calls
+            raise TopThetaNotImplementedError(
+                "model", "a call of generate()", "continuous batching (generate_batch or cache_implementation='paged')",
+                "pad the prompts on the left and pass them to generate() as one batch, or serve the model with vLLM",
+            )  # fmt: skip
 
         def _get_candidate_generator(self, *args: Any, **kwargs: Any) -> Any:
             drafts = super()._get_candidate_generator(*args, **kwargs)
