@@ -28,6 +28,7 @@ TRITON := build/triton
 TRITON_VERSIONS := 3.3.1 3.9.0
 TRITON_READY := $(patsubst %,$(TRITON)/%/.ready,$(TRITON_VERSIONS))
 OLDEST := build/oldest
+PACKAGE := build/package
 OLDEST_PYTHON ?= python3.10
 OLDEST_SET := 'numpy==1.26.*' 'pyyaml==6.0.*' 'safetensors==0.5.*' 'typer==0.15.*' 'rich==13.*' 'matplotlib==3.9.*' \
   'transformers==5.0.*' 'tokenizers==0.22.*' 'accelerate==1.1.*'
@@ -51,7 +52,7 @@ define OVER_VENV
 endef
 REALLY := -q -o addopts='--import-mode=importlib --strict-markers' --durations=5
 
-.PHONY: demo test test-all test-long test-operator explore test-triton test-cuda test-vllm clean-vllm \
+.PHONY: demo test test-all test-full test-package test-long test-operator explore test-triton test-cuda test-vllm clean-vllm \
   real-model test-real test-sanitizers test-aarch64 test-vendor test-transformers-oldest test-oldest run-oldest lint docs \
   train clean
 
@@ -64,12 +65,26 @@ test: $(READY)
 	$(call TEST_EMULATOR,not full and not long)
 	$(RUN_NPU) tests/npu -m 'npu and not full'
 
-# and what takes longer: other compilers, packages, every command of the pages, whole matrices
-test-all: test
+test-all: test test-full
+
+# what takes longer: other compilers, packages, every command of the pages, whole matrices
+test-full: $(READY)
 	$(RUN) $(RING) -m 'full and not long and not aarch64 and not sanitizers'
 	$(call TEST_EMULATOR,full and not long)
 	$(RUN_NPU) tests/npu -m 'npu and full and not long'
 	$(RUN_NPU) tests/fallback tests/test_operator.py -m 'npu and not full'
+
+# the wheel and the source distribution as a user installs them: in an empty environment
+test-package: $(READY)
+	rm -rf $(PACKAGE)
+	$(BIN)/python -m build --no-isolation --outdir $(PACKAGE)/dist .
+	$(PYTHON) -m venv $(PACKAGE)/env
+	$(PACKAGE)/env/bin/pip install -q --disable-pip-version-check $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $(TORCH)
+	$(PACKAGE)/env/bin/pip install -q --disable-pip-version-check -c constraints.txt "$$(echo $(PACKAGE)/dist/*.whl)[hf,plot]"
+	cd $(PACKAGE) && env/bin/toptheta demo
+	$(PACKAGE)/env/bin/pip uninstall -q -y toptheta_npu
+	$(PACKAGE)/env/bin/pip install -q --disable-pip-version-check -c constraints.txt $(PACKAGE)/dist/*.tar.gz
+	cd $(PACKAGE) && env/bin/python -I -m toptheta_npu doctor
 
 # the operator's own: tiling, shape inference, aclnn interface and the kernel over the host model; build.sh -u runs it
 test-operator: $(READY)
