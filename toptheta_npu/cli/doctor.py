@@ -1,4 +1,4 @@
-"""``toptheta doctor``: what works here, what an NPU still needs, and what to type."""
+"""``toptheta doctor``: what works here, what an NPU still needs, and what to type. Of a model: what it can gain."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from .._findings import Finding, as_finding
 from .._info import BackendInfo, backend_info
 from ..cpu.backend import CPU_SELECTOR
 from ..cpu.info import what_runs
-from ..errors import TopThetaBackendError, TopThetaError
+from ..errors import TopThetaBackendError, TopThetaCombinationError, TopThetaError
 from ..npu.environment import has_emulated_devices
 from ..triton.backend import CUDA_SELECTOR, what_cuda_runs
+from .doctor_model import doctor_model
 
 _TRANSFORMERS = ("5", "in a clone: pip install '.[hf]'")
 #: What the choice of a backend means for NPU tensors.
@@ -35,16 +36,38 @@ _RUNS = {
 
 
 def doctor(
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODEL", help="Folder of a transformers model: show what a threshold can gain with it at most."
+        ),
+    ] = None,
+    length: Annotated[
+        list[int] | None,
+        typer.Option(metavar="INT", help="Tokens before the new one, with MODEL. Repeatable. Default: 2048 to 131072."),
+    ] = None,
+    batch: Annotated[
+        list[int] | None,
+        typer.Option(metavar="INT", help="Sequences in a batch, with MODEL. Repeatable. Default: 1, 8 and 32."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for a bug report.")] = False,
-    probe: Annotated[
-        bool, typer.Option(help="Import torch_npu and ask for the devices, in a process of its own.")
-    ] = True,
+    probe: Annotated[bool, typer.Option(help="Import torch_npu in a separate process and ask it for devices.")] = True,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with status 1 unless NPU tensors can run.")] = False,
 ) -> None:
-    """Tell what works here, and what is missing to run on an NPU.
+    """Show what works here and what an NPU still needs, or what a model can gain.
 
     The exit status is 0 if the operators run on the CPU; with --strict, only if NPU tensors can run too.
+
+    With MODEL, compare the bytes of the KV cache with those of the weights. No weights are loaded.
     """
+    if model is not None:
+        if strict:
+            raise TopThetaCombinationError("--strict", "excludes", "MODEL", "leave one of them out")
+        doctor_model(model, length or [], batch or [], as_json)
+        return
+    for name, given in (("--length", length), ("--batch", batch)):
+        if given:
+            raise TopThetaCombinationError(name, "needs", "MODEL", "name the folder of a model")
     here, info = what_works(), backend_info(probe=probe)
     if as_json:
         print(json.dumps({"here": [asdict(finding) for finding in here]} | json.loads(info.to_json()), indent=2))

@@ -59,18 +59,29 @@ def look_at_model(model: str, trust_remote_code: bool) -> Candidate:
         TopThetaValueError: something is missing or cannot be read; the message says what.
         TopThetaNotImplementedError: `toptheta_npu.models.sparsify` does not support the architecture.
     """
-    from transformers import AutoConfig, AutoTokenizer
+    from transformers import AutoTokenizer
+
+    where, config, skeleton = look_at_config(model, trust_remote_code)
+    tokenizer = _found(where, "tokenizer", AutoTokenizer.from_pretrained, trust_remote_code)
+    name = Path(where).resolve().name if os.path.isdir(where) else model
+    return Candidate(name, where, config, skeleton, tokenizer, trust_remote_code)
+
+
+def look_at_config(model: str, trust_remote_code: bool) -> tuple[str, Any, PreTrainedModel]:
+    """Load a model's configuration, and make it on the meta device: where it is, and both.
+
+    Raises:
+        TopThetaValueError, TopThetaNotImplementedError: as `look_at_model`.
+    """
+    from transformers import AutoConfig
 
     be_quiet()
     folder = Path(model).expanduser()
     if _is_path(model):
-        _check_folder(folder)
+        check_folder(folder)
     where = str(folder) if os.path.isdir(folder) else model
     config = _found(where, "configuration", AutoConfig.from_pretrained, trust_remote_code)
-    skeleton = _skeleton(model, config, trust_remote_code)
-    tokenizer = _found(where, "tokenizer", AutoTokenizer.from_pretrained, trust_remote_code)
-    name = folder.resolve().name if os.path.isdir(folder) else model
-    return Candidate(name, where, config, skeleton, tokenizer, trust_remote_code)
+    return where, config, _skeleton(model, config, trust_remote_code)
 
 
 def look_at(model: str | None, trust_remote_code: bool) -> Candidate:
@@ -113,14 +124,16 @@ def _is_path(model: str) -> bool:
     return known or model.startswith((".", "/", "~")) or model.count("/") > 1
 
 
-def _check_folder(folder: Path) -> None:
-    what = "the folder of a model, or its name on the Hub"
+def check_folder(
+    folder: Path, what: str = "the folder of a model, or its name on the Hub", remedy: str = "correct the path"
+) -> None:
+    """Raise TopThetaValueError unless a folder with a configuration is there."""
     found = status(folder, what, "MODEL")
     if found is None or not stat.S_ISDIR(found.st_mode):
         if found is not None and is_gguf(folder):
             raise TopThetaValueError("MODEL", what, f"{folder}, a GGUF file", how_to_convert(folder))
         got = f"{folder}, which is not there" if found is None else f"{folder}, a file"
-        raise TopThetaValueError("MODEL", what, got, "correct the path")
+        raise TopThetaValueError("MODEL", what, got, remedy)
     if status(folder / "config.json", "a configuration", "MODEL") is None:
         gguf = gguf_in(folder)
         remedy = FOLDER if gguf is None else how_to_convert(gguf)
