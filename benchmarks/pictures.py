@@ -2,7 +2,7 @@
 
     python -m benchmarks.pictures
 
-The row is one of the embedded model's, with its thresholds as they ship; the losses are those of docs/real-model.md.
+The row is one of the embedded model's, under a large `tau`; the losses are those of docs/results.md.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from benchmarks.real_model_study import comparisons
 from benchmarks.real_model_study.__main__ import RESULTS
 from benchmarks.real_model_study.analysis import Runs, mean_of, percent
 from benchmarks.real_model_study.settings import HEADLINE, TAU, Arm
-from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
+from toptheta_npu.assets import load_tiny_llama
 from toptheta_npu.evaluation import corpus
 from toptheta_npu.evaluation.figures.style import COLOURS, finish, grid, headline, style
 
 PICTURES = Path(__file__).resolve().parents[1] / "docs" / "pictures"
 KEPT, DROPPED = COLOURS[1], "#B0B0B0"
-#: The row that is drawn: its keys, the k of its threshold, and where it is in the embedded model.
-KEYS, K, LAYER, HEAD = 512, 32, 3, 7
-#: The share whose loss is the title of the other picture.
+#: The row that is drawn: its keys, its threshold, and its place in the embedded model.
+KEYS, ROW_TAU, LAYER, HEAD = 512, 0.0025, 3, 7
+#: The tau whose loss is the title of the other picture.
 BEST = 0.00015
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row of attention: the probability of every key, and the threshold that was calibrated for such rows."""
+    """One row of attention: the probability of every key, and the threshold."""
 
     probabilities: NDArray[np.float32]
     threshold: float
@@ -45,33 +45,32 @@ class Row:
 
     @property
     def kept_weight(self) -> float:
-        """The share of the row's attention that they have."""
+        """The sum of their probabilities."""
         return float(self.probabilities[self.kept].sum())
 
 
 def row_of_the_embedded_model() -> Row:
-    """Take the last row of one head over a text that made no thresholds."""
+    """Take the last row of one head over a held-out text."""
     model, tokenizer = load_tiny_llama()
     model.set_attn_implementation("eager")
     tokens = corpus.token_windows(tokenizer, "evaluation", KEYS, 1)
     with torch.inference_mode():
         attention = model(tokens, output_attentions=True).attentions[LAYER][0, HEAD, -1]
-    theta = load_tiny_llama_thresholds("post_softmax").at(K).theta[LAYER]
-    return Row(attention.numpy(), float(theta[KEYS, HEAD]))
+    return Row(attention.numpy(), ROW_TAU)
 
 
 def draw_method(row: Row, file: Path) -> None:
-    """Draw the scores with their threshold, the rows of K and V that are read, and what stands in for the rest."""
+    """Draw the probabilities with their threshold, the K and V rows that are read, and the compensation."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8.4, 4.6), layout="constrained")
     panels = figure.subplots(4, 1, height_ratios=(10, 1.2, 1.2, 1.2), gridspec_kw={"hspace": 0.08})
     _draw_scores(panels[0], row)
     every = np.ones_like(row.kept)
-    _draw_rows(panels[1], every, "K: read in full,\nto compute the scores")
+    _draw_rows(panels[1], every, "1. K: read in full,\nto compute the scores")
     _draw_rows(panels[2], row.kept, f"3. V: {row.kept.sum()} of {KEYS} rows\nare read")
     _draw_weights(panels[3], row)
-    figure.suptitle("One attention row of one head: only what lies above the threshold is read from V", fontsize=11)
+    figure.suptitle("The newest token in one head: V is read only for tokens above the threshold", fontsize=11)
     figure.savefig(file, dpi=120)
 
 
@@ -81,7 +80,7 @@ def _draw_scores(axes: Any, row: Row) -> None:
         axes.scatter(position[shown], row.probabilities[shown], s=size, color=colour, linewidths=0)
     axes.axhline(row.threshold, color="black", linewidth=1.2, linestyle="--")
     axes.annotate(
-        "threshold θ, found once\nbefore generating", (KEYS, row.threshold), (1.01, row.threshold), fontsize=9,
+        f"threshold\ntau = {row.threshold}", (KEYS, row.threshold), (1.01, row.threshold), fontsize=9,
         textcoords=("axes fraction", "data"), va="center",
     )  # fmt: skip
     axes.set_yscale("log")
@@ -89,8 +88,8 @@ def _draw_scores(axes: Any, row: Row) -> None:
     finish(
         axes,
         "position of the token",
-        "share of the attention",
-        f"1. How much the newest token attends to each of {KEYS} tokens.  2. The threshold",
+        "probability",
+        f"2. The probability of each of {KEYS} tokens, and the threshold",
     )
 
 
@@ -123,12 +122,12 @@ def _strip(axes: Any, limits: tuple[float, float], name: str) -> None:
 
 
 def draw_loss(runs: Runs, uncalibrated: Runs, file: Path) -> None:
-    """Draw the loss against the share of V that is read; ``uncalibrated`` has one share of attention for all heads."""
+    """Draw the loss against the V rows read; ``uncalibrated`` has one ``tau`` for all heads."""
     figure, [axes] = grid(1, width=6.0, height=2.4)
     curves = {
-        "Top-θ, thresholds of scores for the same k in every head": (runs, comparisons.EQUAL_THETA),
-        "Top-k: the exact k largest, the same k for every head": (runs, comparisons.EQUAL_TOP_K),
-        "Top-θ, one share for all heads (tau), without calibration": (uncalibrated, comparisons.TAU_ARMS),
+        "Top-θ, one tau for all heads, no calibration": (uncalibrated, comparisons.TAU_ARMS),
+        "exact top-k, one k for all heads": (runs, comparisons.EQUAL_TOP_K),
+        "Top-θ, scores calibrated for one k in all heads": (runs, comparisons.EQUAL_THETA),
     }
     for number, (name, (of, arms)) in enumerate(curves.items()):
         share = np.array([100 * of.value_rows[arm].mean() / of.keys for arm in arms if arm in of.losses])
@@ -136,11 +135,11 @@ def draw_loss(runs: Runs, uncalibrated: Runs, file: Path) -> None:
         axes.plot(share, loss, **style(number)._asdict(), label=name, markersize=4, linewidth=1.4)
     axes.axhline(0, color="black", linewidth=0.8)
     axes.set_xlim(0, 45)
-    finish(axes, "V rows that are read, % of all", "perplexity, % above\nfull attention")
+    finish(axes, "V rows read, % of all", "perplexity, % above\nfull attention")
     axes.legend(fontsize=9, frameon=False, handlelength=4)
     best = Arm(f"tau:tau={BEST}").name
     share, loss = uncalibrated.value_rows[best].mean() / uncalibrated.keys, percent(mean_of(uncalibrated.losses[best]))
-    title = f"{100 * share:.0f} % of V is enough to lose only {loss.value:.1f} %"
+    title = f"{100 * share:.0f} % of V rows cost {loss.value:.1f} % of perplexity"
     headline(figure, f"SmolLM2-135M, {HEADLINE.length} tokens of prose: {title}")
     figure.savefig(file, dpi=120)
 

@@ -112,6 +112,11 @@ def test_readme_links_are_absolute_once_the_repository_has_an_address() -> None:
     assert not [link for link in relative if link.startswith(("/", ".."))]
 
 
+def test_the_method_that_contributing_shows_is_the_one_in_the_package() -> None:
+    (shown,) = [block.text for block in blocks(ROOT / "CONTRIBUTING.md") if block.language == "python"]
+    assert shown in (ROOT / "toptheta_npu/evaluation/methods/last_k.py").read_text()
+
+
 def test_index_leads_to_every_page() -> None:
     index = ROOT / "docs/index.md"
     linked = {(index.parent / link.partition("#")[0]).resolve() for link in links(index) if ":" not in link}
