@@ -41,7 +41,8 @@ class Case:
         lengths_as: "int32", "int64", "list", or "none" (the cache is full).
         starts: key_start per sequence; empty means the argument is left out.
         theta: "dense" -inf, "inf" +inf, "quantile" keeps about ``keep`` of a row, "nothing" lies just above
-            the largest score, "mixed" takes these four in turn, head by head.
+            the largest score, "mixed" takes these four in turn, head by head; "beside" is as "quantile", but as near
+            to a score, above it or below by turns, as float32 can tell apart.
         shared_theta: threshold [Hq] in place of [B, Hq] (pre-softmax only).
         sink: a learnable sink per query head, by turns as large as the rest of the row, smaller, so large that it takes
             all of the weight, and -inf, which is none.
@@ -201,7 +202,12 @@ CASES = (
     Case("about-a-third-kept", keep=0.33, lengths=(300, 301), kv_heads=4),
     Case("shared-threshold", shared_theta=True, lengths=(300, 200, 15)),
     Case("shared-threshold-mixed", dtype=_H, shared_theta=True, theta="mixed", heads=8, lengths=(300, 200)),
+    Case("beside", lengths=(300, 200, 15), theta="beside"),
+    Case("beside-f16-g8", dtype=_H, heads=16, kv_heads=2, lengths=(1000, 20), theta="beside", keep=0.2),
+    Case("beside-steep-bf16-shared", dtype=_B, scores="steep", lengths=(300, 200), theta="beside", shared_theta=True),
+    Case("beside-offset-int8", dtype=_H, kv_heads=4, int8="both", scores="offset", lengths=(129, 40), theta="beside"),
     # post-softmax
+    Case("post-beside", dtype=_H, heads=16, kv_heads=4, lengths=(1000, 200), theta="beside", **_POST),
     Case("post-f32", lengths=(200, 20), **_POST),
     Case("post-f16-vmc-bsh", dtype=_H, layout="BSH", vmc=True, lengths=(1000, 20), **_POST),
     Case("post-bf16-mixed", dtype=_B, theta="mixed", heads=8, lengths=(300, 20), **_POST),
@@ -294,6 +300,11 @@ SAMPLED_CASES = (
         for d in (16, 80, 192, 256, 512)
     ),
     Case("sampled-two-head-blocks", dtype=_H, heads=11, kv_heads=1, lengths=(900, 40), **_SAMPLE),
+    Case("sampled-beside-g4", dtype=_H, heads=16, kv_heads=4, lengths=(1000, 450, 401), theta="beside", **_SAMPLE),
+    Case("sampled-beside-g1-paged", dtype=_B, heads=8, kv_heads=8, head_dim=32, paged="4d", block_size=16,
+         lengths=(1900, 700), theta="beside", **_SAMPLE),
+    Case("sampled-beside-int8", heads=12, kv_heads=3, int8="both", lengths=(1300, 600), theta="beside", sink=True,
+         **_SAMPLE),
     Case("sampled-int8-token", dtype=_H, lengths=(1000, 77), int8="both", scales="token", **_SAMPLE),
     Case("sampled-int8-channel", dtype=_B, lengths=(1000, 77), int8="both", **_SAMPLE),
     Case("sampled-int8-channel-and-token-paged", dtype=_H, heads=6, kv_heads=2, head_dim=32, paged="4d", block_size=16,

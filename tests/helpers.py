@@ -33,6 +33,8 @@ from toptheta_npu.fallback.sampled import sampled_lse
 #: row's largest |score|, and where a row keeps only its largest element, that one leads by as much. float32
 #: scores are 100 times more exact than this, so every implementation has to select the very same set.
 MARGIN = (1e-3, 1e-5)
+#: The standard deviations where a threshold lies beside a score, unless implementations round the query of an int8 K.
+_BESIDE = 1e-4
 #: What stands where int8 rows are not valid.
 _INT8_FILLER = -128
 INF = float("inf")
@@ -242,7 +244,10 @@ def _threshold(case: Case, scores: Tensor, lengths: Tensor, starts: Tensor, sink
         kind = case.theta if case.theta != "mixed" else ("dense", "quantile", "nothing", "inf")[head % 4]
         for sequence in range(len(scores)):
             row = scores[:, head].flatten() if case.shared_theta else scores[sequence, head]
-            threshold[sequence, head] = threshold_in_gap(row[row > -INF].sort(descending=True).values, kind, case.keep)
+            row = row[row > -INF]
+            # above a score in one row and below one in the next, half a margin farther than has to be
+            side = 1.5 * margin(case, row) * (-1) ** (sequence + head) if kind == "beside" and len(row) > 1 else 0.0
+            threshold[sequence, head] = threshold_in_gap(row.sort(descending=True).values, kind, case.keep, side)
     if case.placement != "pre_softmax":
         threshold = probability(threshold, _lse(case, scores, lengths, starts, sink).clamp_min(-1e9))
         zeros = torch.tensor([0.0, -INF, -0.5]).repeat(case.heads)[: case.heads].expand_as(threshold)
@@ -271,8 +276,11 @@ def probability(threshold: Tensor, lse: Tensor) -> Tensor:
     return theta.masked_fill(theta > 1, INF)
 
 
-def threshold_in_gap(descending: Tensor, kind: str, keep: float) -> float:
-    """A threshold in score units for a row sorted in descending order, in the widest gap near its quantile."""
+def threshold_in_gap(descending: Tensor, kind: str, keep: float, beside: float = 0.0) -> float:
+    """A threshold in score units for a row sorted in descending order, in the widest gap near its quantile.
+
+    It lies in the middle, or so far above the score below (``beside`` > 0) or below the one above (< 0).
+    """
     n = len(descending)
     if n == 0 or kind in ("dense", "inf"):
         return INF if kind == "inf" else -INF
@@ -284,17 +292,27 @@ def threshold_in_gap(descending: Tensor, kind: str, keep: float) -> float:
     low, high = max(1, rank - max(2, rank // 4)), min(n - 1, rank + max(2, rank // 4))
     gaps = descending[low - 1 : high] - descending[low : high + 1]
     best = low + int(gaps.argmax())
+    if beside:
+        return float(descending[best if beside > 0 else best - 1]) + beside
     return float(descending[best - 1 : best + 1].mean())
+
+
+def margin(case: Case, row: Tensor) -> float:
+    """How far the threshold is from every score of a row."""
+    rounded = case.scales_of("key") and case.torch_dtype.itemsize == 2
+    deviations = _BESIDE if case.theta == "beside" and not rounded else MARGIN[0]
+    spread = float(row.std()) if len(row) > 1 else 1.0
+    return deviations * spread + MARGIN[1] * float(row.abs().max())
 
 
 def _has_gap(case: Case, rows: Rows, keep: Tensor, rounded: Sequence[Tensor] = ()) -> bool:
     """Whether no score lies near its threshold, and none is moved past it by a rounded query."""
     moved = [_distances(case, rows, query) for query in rounded]
     for (sequence, head), (row, distance) in _distances(case, rows, rows.query).items():
-        margin = MARGIN[0] * (row.std() if len(row) > 1 else 1.0) + MARGIN[1] * row.abs().max()
+        apart = margin(case, row)
         ordered = row.sort(descending=True)
         lonely = len(row) > 1 and int(keep[sequence, head].sum()) == 1
-        if distance.abs().min() < margin or (lonely and ordered.values[0] - ordered.values[1] < margin):
+        if distance.abs().min() < apart or (lonely and ordered.values[0] - ordered.values[1] < apart):
             return False
         for other in moved:
             other_row, other_distance = other[sequence, head]

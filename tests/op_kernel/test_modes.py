@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from tests.cases import Case
+from tests.cases import SAMPLED_CASES, Case
 from tests.helpers import make_inputs
 from tests.op_kernel.calls import assert_kernel_equals_oracle, call, statistics
+from tests.op_kernel.operator_build import edited_kernel
 from tests.tiers import full
+from toptheta_host_model import kernel_for
 
 _OF_TOKENS: dict[str, Any] = {"int8": "both", "value_scales": "token", "paged": "4d", "kv_heads": 1}
 
@@ -36,3 +41,23 @@ def test_a_sample_takes_no_scales_of_v_rows(
     result = call(inputs.arguments, cores=cores)
     result.run.require_clean()
     assert_kernel_equals_oracle(inputs, statistics(result))
+
+
+@full
+@pytest.mark.parametrize(
+    ("place", "instead"),
+    [
+        (r"return rows_ - kKeys \+ number;", "return rows_ - kKeys + number - 1;"),
+        (r"passed / kStrided\)", "(passed + kStrided - 1) / kStrided)"),
+        (r"number < kStridedBegin\) \{\s+return number;", "number < kStridedBegin) { return number + 1;"),
+    ],
+    ids=["newest", "rounded up", "first"],
+)
+def test_a_sample_that_is_off_by_one_key_is_seen(place: str, instead: str, tmp_path: Path) -> None:
+    """By cube cores and by vector cores: the threshold lies beside a score."""
+    inputs = make_inputs(next(case for case in SAMPLED_CASES if case.id == "sampled-beside-g4"))
+    kernel = replace(kernel_for(torch.float16), source=edited_kernel(tmp_path, place, instead))
+    for cube in (True, False):
+        assert torch.equal(call(inputs.arguments, cube=cube).outputs["kept"].long(), inputs.expected.kept)
+        planted = call(inputs.arguments, cube=cube, kernel=kernel).outputs["kept"]
+        assert not torch.equal(planted.long(), inputs.expected.kept)
