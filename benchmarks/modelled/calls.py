@@ -212,6 +212,12 @@ MODE_CALLS = (
     *(Call(PAPER, variant=variant) for variant in VARIANTS if variant not in ("", "sampled-softmax")),
     Call(replace(PAPER, dtype="bfloat16"), variant="int8"),
 )
+#: Calls whose thresholds are probabilities, as with `tau`: of the whole row, or of what a sample tells of it.
+PROBABILITIES = tuple(
+    replace(call, variant=variant)
+    for call in (PAPER_CALL, *(grouped_call(n, 4) for n in (2048, 8192, 32768)))
+    for variant in ("post-softmax", "sampled-softmax")
+)  # fmt: skip
 #: The shapes of the default table that are not too large.
 DEFAULT = tuple(Call(shape) for shape in SHAPES if shape.layer_bytes <= MAX_LAYER_BYTES)
 #: Calls that are modelled without the cube cores, too.
@@ -219,7 +225,8 @@ WITHOUT_CUBE = (*GROUPED, *GROUPED_INT8)
 #: All calls of the pages, by what they tell.
 GROUPS: Mapping[str, tuple[Call, ...]] = {
     "By length": LENGTHS, "By share kept": DENSITIES, "32 heads over 48 cores": (UNEVEN,), "8 KV heads": WITHOUT_CUBE,
-    "Several query tokens": TOKENS, "By mode": MODE_CALLS, "The default shapes": DEFAULT,
+    "Several query tokens": TOKENS, "By mode": MODE_CALLS, "By probabilities": PROBABILITIES,
+    "The default shapes": DEFAULT,
 }  # fmt: skip
 #: The same, those of one cache one behind the other.
 CALLS: tuple[Call, ...] = tuple(

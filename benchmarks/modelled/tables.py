@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from benchmarks.tables import Table
 from emulator.ascendc import COLUMNS, Mode
 
-from .calls import GROUPS, Modelled
+from .calls import DEFAULT, GROUPS, PROBABILITIES, Call, Modelled
 from .figures import Figures
 from .step import CUBE_COPIES, EXPECTED, MODES
 
@@ -26,6 +27,8 @@ _BANDS = {
     "sync_all_microseconds": ("SyncAll", " µs", "assumed"),
     "cross_core_flag": ("flag between cores, cycles", "", "assumed"),
 }  # fmt: skip
+#: The modes of users, by the variant of the call.
+_MODE_NAMES = {"": "pre-softmax", "post-softmax": "tau", "sampled-softmax": "tau, lse=sampled"}
 _COLUMNS = (
     "call", "V rows needed", "cold", "band", "θ=-inf", "gain", "limit", "over any dense", "gain with launch", "hot",
     "gain, hot", "V busy", "cube copies busy", "without cube", "dense traffic",
@@ -36,6 +39,7 @@ def tables_of(figures: Figures) -> Iterator[Table]:
     """Make all tables."""
     yield constant_table(figures.constants)
     yield paper_table(figures.paper)
+    yield gain_table(figures)
     for title, calls in GROUPS.items():
         yield call_table(title, [figures.calls[call] for call in calls])
 
@@ -63,6 +67,30 @@ def paper_table(paper: Modelled) -> Table:
     }
     rows = [[name, *(cells[mode] for mode in MODES)] for name, cells in lines.items()]
     return Table("48 heads, 2048 keys, 128 kept", ("", *MODES), rows)
+
+
+def gain_table(figures: Figures) -> Table:
+    """Tabulate what users gain, by `tau` first, over the fastest form of the kernel that reads all of V."""
+    columns = ("mode", "heads", "batch", "keys", "k", "cold, µs", "band", "over all of V", "with launch",
+               "over any dense")  # fmt: skip
+    contiguous = [call for call in DEFAULT if call.shape.dtype == "float16" and not call.shape.block_size]
+    rows = [_gains(figures, call) for call in (*PROBABILITIES, *contiguous)]
+    return Table("Gains by mode, float16", columns, rows)
+
+
+def _gains(figures: Figures, call: Call) -> list[str]:
+    shape, result, plain = call.shape, figures.calls[call], figures.calls[replace(call, variant="")]
+    gains = [
+        (plain.dense.times["cold"][column] + plain.dense.launch[column])
+        / (result.kept.times["cold"][column] + result.kept.launch[column])
+        for column in range(len(COLUMNS))
+    ]
+    return [
+        _MODE_NAMES[call.variant], f"{shape.num_heads}/{shape.num_key_value_heads}", str(shape.batch), str(shape.n),
+        str(shape.k), f"{result.kept.cold:.1f}", _band(result, "cold"), f"{plain.dense.cold / result.kept.cold:.2f}",
+        f"{gains[EXPECTED]:.2f} ({min(gains):.2f} to {max(gains):.2f})",
+        f"{plain.dense.bound['cold'] / result.kept.cold:.2f}",
+    ]  # fmt: skip
 
 
 def call_table(title: str, results: Sequence[Modelled]) -> Table:
