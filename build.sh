@@ -23,7 +23,7 @@ usage: bash build.sh --pkg [--soc=NAME] [--ops=$operator] [--vendor_name=$vendor
   --make_clean        remove what a build has left
   --help, -h          this text
 
-On a machine with CANN, first run its set_env.sh. docs/building-on-ascend.md has every step and what each needs.
+On a machine with CANN, first run its set_env.sh. docs/ascend.md has every step and what each needs.
 END
 }
 

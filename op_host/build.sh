@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the operator package and, if asked, installs it. See docs/building-on-ascend.md.
+# Builds the operator package and, if asked, installs it. See docs/ascend.md.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

@@ -11,7 +11,7 @@ from tests.markdown import ROOT
 from toptheta_npu import TopThetaValueError
 from toptheta_npu.verify.points import POINTS, choose
 
-_PAGE = ROOT / "docs" / "building-on-ascend.md"
+_PAGE = ROOT / "docs" / "ascend.md"
 _NAMES = [point.name for point in POINTS]
 
 

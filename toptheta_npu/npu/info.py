@@ -27,7 +27,7 @@ import torch, torch_npu
 names = [torch.npu.get_device_name(index) for index in range(torch.npu.device_count())]
 json.dump({"devices": names}, sys.stdout)
 """
-_TORCH_NPU_MISSING = "install the torch_npu made for torch {torch}; see docs/building-on-ascend.md"
+_TORCH_NPU_MISSING = "install the torch_npu made for torch {torch}; see docs/ascend.md"
 _CANN_MISSING = "run the set_env.sh of CANN, for example: source /usr/local/Ascend/ascend-toolkit/set_env.sh"
 
 

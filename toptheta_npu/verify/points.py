@@ -1,4 +1,4 @@
-"""The points to confirm on a device, in the order of docs/building-on-ascend.md, "Confirm first on hardware"."""
+"""The points to confirm on a device, in the order of docs/ascend.md, "Confirm first on hardware"."""
 
 from __future__ import annotations
 
