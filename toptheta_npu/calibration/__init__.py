@@ -1,4 +1,4 @@
-"""Calibrates thresholds from attention scores: the driver runs the model, this consumes the scores."""
+"""Calibrate thresholds from attention scores. The caller runs the model; `Calibrator` consumes its scores."""
 
 from __future__ import annotations
 

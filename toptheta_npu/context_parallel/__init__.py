@@ -1,4 +1,4 @@
-"""Context parallelism: decode attention over one long sequence whose keys and values lie on several ranks.
+"""Context parallelism: decode attention over one sequence whose keys and values are spread over several ranks.
 
 Every rank runs the operator over its own keys, and one all-gather per layer merges the results.
 """

@@ -1,4 +1,4 @@
-"""The operators on a CPU in C++: built on the machine that runs them, over PyTorch's own threads.
+"""The operators on a CPU in C++, compiled on first use. They run on PyTorch's own threads.
 
 Importing this package loads no compiled code and builds nothing.
 """

@@ -1,4 +1,4 @@
-"""The operators on Ascend NPUs: finding the op package, loading its adapter, choosing what runs.
+"""The operators on Ascend NPUs: find the op package, load its adapter, choose the backend.
 
 Importing this package imports neither torch nor torch_npu.
 """

@@ -1,6 +1,6 @@
-"""The operators as users call them: checks, one schema for every device, merging of parts, prompts.
+"""The public operators: checks, one schema for every device, merging of parts, prompts.
 
-Begin with `decode`; what runs behind it `registration` says.
+Start reading at `decode`; `registration` connects it to the backends.
 """
 
 from ..fallback.schemas import SCHEMAS

@@ -1,4 +1,4 @@
-"""The first hour on a device behind ``toptheta verify``: points to confirm, times, and the constants of the model.
+"""Checks for the first hour on a device (``toptheta verify``): assumptions, times, and constants of the timing model.
 
-Nothing is imported here, so that the command line stays quick to start.
+Imports nothing, so that the command line starts fast.
 """

@@ -1,4 +1,4 @@
-"""Top-Theta attention in vLLM: decode rows by calibrated thresholds, everything else in vLLM's own attention.
+"""Top-Theta attention in vLLM: sparse decode steps; vLLM's own attention does everything else.
 
 vLLM finds the plug-in by its entry point ``vllm.general_plugins``. It does nothing until vLLM's own configuration has
 the key ``top_theta`` with ``tau``, or with a table of calibrated thresholds in its place: ::

@@ -1,1 +1,1 @@
-"""What several commands share."""
+"""Options, checks and printing that several commands use."""

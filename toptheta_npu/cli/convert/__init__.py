@@ -1,1 +1,1 @@
-"""``toptheta convert``: thresholds from form to form, and models out of GGUF files."""
+"""``toptheta convert``: converts threshold files, and GGUF models into transformers folders."""

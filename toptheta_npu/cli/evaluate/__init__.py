@@ -1,1 +1,1 @@
-"""``toptheta evaluate``, its demonstration and its figures."""
+"""``toptheta evaluate``, ``toptheta plot`` and ``toptheta demo``."""

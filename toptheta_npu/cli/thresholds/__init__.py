@@ -1,1 +1,1 @@
-"""Commands for files of thresholds."""
+"""``toptheta inspect``: shows a file of thresholds."""

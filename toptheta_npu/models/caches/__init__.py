@@ -1,1 +1,1 @@
-"""Where the keys and values of a call lie, the running mean of the V rows, and the cache over several ranks."""
+"""KV caches for transformers (`GrowingCache`, `Int8Cache`), and the running mean of the V rows of any cache."""

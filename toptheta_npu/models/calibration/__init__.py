@@ -1,1 +1,1 @@
-"""Calibration of a transformers model: in one process, in shards, or over the ranks of a process group."""
+"""Calibration of a transformers model: observe its attention scores over texts, and make a table of thresholds."""

@@ -1,4 +1,4 @@
-"""Which model a table of thresholds belongs to: the same answer from the model in memory and from its folder."""
+"""Identify the model that a table of thresholds belongs to, in memory or from its folder."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Models in llama.cpp's GGUF files, made into folders of transformers."""
+"""Convert models from llama.cpp's GGUF files into transformers folders."""

@@ -1,1 +1,1 @@
-"""How a rule gets into a transformers model: the attention function, what hangs on the modules, and the way back."""
+"""Put a selection rule into a transformers model and take it out again: attention function, module state, restore."""

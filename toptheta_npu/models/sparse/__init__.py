@@ -1,1 +1,1 @@
-"""Attention by thresholds or another rule within a context: `sparsify`, `apply_selection` and what they record."""
+"""Contexts that make attention sparse: `sparsify`, `apply_selection`, and the statistics that they record."""

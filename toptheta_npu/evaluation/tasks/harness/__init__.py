@@ -1,1 +1,1 @@
-"""Tasks of lm-eval: finding them, running them through an attached model, and the local ones."""
+"""Tasks of lm-eval: find them, run them on a model within `sparsify`, and define local ones."""
