@@ -245,8 +245,10 @@ def _threshold(case: Case, scores: Tensor, lengths: Tensor, starts: Tensor, sink
         for sequence in range(len(scores)):
             row = scores[:, head].flatten() if case.shared_theta else scores[sequence, head]
             row = row[row > -INF]
-            # above a score in one row and below one in the next, half a margin farther than has to be
-            side = 1.5 * margin(case, row) * (-1) ** (sequence + head) if kind == "beside" and len(row) > 1 else 0.0
+            side = 0.0
+            if kind == "beside" and len(row) > 1:
+                # above a score for one head or row, below one for the next, half a margin farther than has to be
+                side = 1.5 * margin(case, row) * (-1) ** (head if case.shared_theta else head + sequence)
             threshold[sequence, head] = threshold_in_gap(row.sort(descending=True).values, kind, case.keep, side)
     if case.placement != "pre_softmax":
         threshold = probability(threshold, _lse(case, scores, lengths, starts, sink).clamp_min(-1e9))

@@ -58,10 +58,10 @@ def random_cases(
     lengths = draw(st.lists(one, min_size=5, max_size=10) if at_borders else st.lists(one, min_size=1, max_size=5))
     while sum(lengths) > longest and len(lengths) > 1:
         lengths.pop()
-    theta = draw(st.sampled_from(["quantile", "quantile", "quantile", "mixed", "dense", "inf", "nothing"]))
+    theta = draw(st.sampled_from(["quantile", "beside", "beside", "mixed", "dense", "inf", "nothing"]))
     scores = ["plain", "plain", "plain", "steep", "offset"]
     by_column = for_kernel and group > 1 and int8.get("scales", "token") != "token"
-    if by_column and theta in ("quantile", "mixed") and max(lengths) > _MAX_ROWS_BESIDE_A_LARGE_COLUMN:
+    if by_column and theta in ("quantile", "beside", "mixed") and max(lengths) > _MAX_ROWS_BESIDE_A_LARGE_COLUMN:
         scores.remove("offset")
     return Case(
         "random",
@@ -133,14 +133,18 @@ def _keys(draw: st.DrawFn, lengths: list[int], *, paged: bool) -> dict[str, Any]
 
 @st.composite
 def _int8(draw: st.DrawFn, for_kernel: bool) -> dict[str, Any]:
-    """Which of K and V are int8, in half of the cases."""
+    """Which of K and V are int8, in half of the cases, and the scales of each."""
     if draw(st.booleans()):
         return {}
-    scales = draw(st.sampled_from(["token", "channel", "channel", "tensor"]))
-    dtypes = ["float32"] if for_kernel and scales == "token" else ["float32", "float32", "float16", "bfloat16"]
+    int8 = draw(st.sampled_from(["both", "both", "key"]))
+    kinds = st.sampled_from(["token", "channel", "channel", "tensor"])
+    scales, value_scales = draw(kinds), draw(kinds) if int8 == "both" else ""
+    by_token = "token" in (scales, value_scales)
+    dtypes = ["float32"] if for_kernel and by_token else ["float32", "float32", "float16", "bfloat16"]
     return {
-        "int8": draw(st.sampled_from(["both", "both", "key"])),
+        "int8": int8,
         "scales": scales,
+        "value_scales": value_scales,
         "scales_as": draw(st.sampled_from(dtypes)),
     }
 

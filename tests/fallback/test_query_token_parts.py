@@ -30,8 +30,8 @@ def fallback() -> Iterator[None]:
 @given(case=random_cases(for_kernel=False, query_tokens=True), data=st.data())
 def test_parts_of_a_drawn_step_merge(case: Case, data: st.DataObject) -> None:
     case = replace(case, paged="", block_size=0)
-    if case.int8 and case.scales == "token":
-        case = replace(case, scales="channel")
+    if "token" in (case.scales_of("key"), case.scales_of("value")):
+        case = replace(case, scales="channel", value_scales="")
     inputs = inputs_or_reject(case)
     capacity = inputs.rows.key.shape[2]
     cuts = data.draw(st.lists(st.integers(0, capacity), max_size=3).map(sorted), "cuts")
