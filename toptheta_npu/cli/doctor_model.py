@@ -89,21 +89,6 @@ def examine(model: str) -> Examined:
     return Examined(name, str(dtype).removeprefix("torch."), int(decoder.num_hidden_layers), longest, size)
 
 
-def limit_in_words(size: ModelBytes, length: int, batch: int = 1) -> str:
-    """Say in a sentence what a threshold can gain at most.
-
-    Example:
-        >>> from toptheta_npu.timing.byte_limit import ModelBytes
-        >>> limit_in_words(ModelBytes(1e9, 14, 2, 64, 2, 24), 4096).partition(" and the ")[2]
-        'whole model at most 1.02x faster.'
-    """
-    step = size.step(length, batch)
-    return (
-        f"At {length} tokens and batch {batch}, a threshold makes attention at most {step.attention_gain():.2f}x and "
-        f"the whole model at most {step.model_gain():.2f}x faster."
-    )
-
-
 def _show(found: Examined, places: Sequence[tuple[int, int]], model: str, console: Console) -> None:
     size = found.size
     groups = f", {size.group} heads share a KV head" if size.group > 1 else ""

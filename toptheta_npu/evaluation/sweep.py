@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Container, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
-from transformers import PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import Cache
 
 from .._warnings import warn_of_sdc_without_vmc
 from ..calibration.settings import default_layer_k
 from ..errors import TopThetaValueError
 from ..thresholds import ThresholdTable
 from .measurement import Measurement, Task
+from .methods.dense import KIND as DENSE
 from .methods.method import DENSER_LAYERS, Method
 from .methods.spec import MethodSpec
 from .results import Point, ResultsFile
 
 MakeTask = Callable[[PreTrainedModel], Task]
+CacheOf = Callable[[ThresholdTable | None, DynamicCache], Cache]
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,8 @@ class Plan:
         ks: elements to keep.
         tables: thresholds by name; the first one gives methods without thresholds the least k of their layers.
         layers: of the model.
+        cache_of: makes the cache that every method but dense reads, from a table if there is one and the dense cache of
+            a text; None: all read that.
 
     Raises:
         TopThetaValueError: a method needs a table or a k, and there is none.
@@ -41,6 +46,7 @@ class Plan:
     ks: tuple[int, ...]
     tables: Mapping[str, ThresholdTable]
     layers: int
+    cache_of: CacheOf | None = None
 
     def __post_init__(self) -> None:
         for spec in self.methods:
@@ -72,7 +78,10 @@ class Plan:
     def method(self, spec: MethodSpec, table: str | None, k: int | None) -> Method:
         """Make the method of a point."""
         thresholds = None if table is None else self.tables[table]
-        return spec.make(k, thresholds, None if k is None else self.layer_targets(k))
+        made = spec.make(k, thresholds, None if k is None else self.layer_targets(k))
+        if self.cache_of is None or spec.kind is DENSE:
+            return made
+        return replace(made, cache_of=partial(self.cache_of, thresholds))
 
     def points(self, task: str) -> Iterator[tuple[Point, MethodSpec]]:
         """Yield the points of one task."""

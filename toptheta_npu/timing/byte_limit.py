@@ -133,3 +133,17 @@ def weights_read(config: Any, tensors: Mapping[str, int]) -> float:
             continue
         total += size * (share if _EXPERT.search(name) else 1.0)
     return total
+
+
+def limit_in_words(size: ModelBytes, length: int, batch: int = 1) -> str:
+    """Say in a sentence what a threshold can gain at most.
+
+    Example:
+        >>> limit_in_words(ModelBytes(1e9, 14, 2, 64, 2, 24), 4096).partition(" and the ")[2]
+        'whole model at most 1.02x faster.'
+    """
+    step = size.step(length, batch)
+    return (
+        f"At {length} tokens and batch {batch}, a threshold makes attention at most {step.attention_gain():.2f}x and "
+        f"the whole model at most {step.model_gain():.2f}x faster."
+    )

@@ -178,26 +178,12 @@ def _dtype_of(model: Any) -> str:
     return str(model.dtype).removeprefix("torch.")
 
 
-def has_channel_scales(thresholds: ThresholdTable | None) -> bool:
-    """Tell whether there is a table with the static scales of an `Int8Cache`."""
-    return (
-        thresholds is not None and thresholds.key_cache_scale is not None and thresholds.value_cache_scale is not None
-    )
-
-
 def _int8_cache(model: Any, thresholds: ThresholdTable | None) -> Callable[[DynamicCache], Cache]:
     from ..models import Int8Cache
+    from ..models.caches.int8 import has_channel_scales
 
     table = thresholds if has_channel_scales(thresholds) else None
-
-    def cache_of(prompt: DynamicCache) -> Cache:
-        cache = Int8Cache(model.config, table=table)
-        layers: list[Any] = prompt.layers
-        for number, layer in enumerate(layers):
-            cache.update(layer.keys, layer.values, number)
-        return cache
-
-    return cache_of
+    return lambda prompt: Int8Cache.from_dynamic(prompt, model.config, table=table)
 
 
 def prompt_cache(model: Any, tokens: Tensor) -> DynamicCache:

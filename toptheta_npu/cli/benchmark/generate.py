@@ -81,6 +81,7 @@ def benchmark_generate(options: Options) -> None:
 
     The row "same kernel, all of V" runs our kernel at tau=0, which loses nothing. Prompts are not timed.
     """
+    from ...models.caches.int8 import has_channel_scales
     from ...timing import end_to_end
     from ...timing.clocks import make_timer
 
@@ -101,7 +102,7 @@ def benchmark_generate(options: Options) -> None:
     dtype = str(network.dtype).removeprefix("torch.")
     title = f"generate() on {device}, {dtype}, {options.batch} x {options.prompt} tokens before the first new one"
     if int8:
-        title += f"; int8 with a scale per {'channel' if end_to_end.has_channel_scales(table) else 'row'}"
+        title += f"; int8 with a scale per {'channel' if has_channel_scales(table) else 'row'}"
     console = printing.console()
     printing.print_table(console, end_to_end.as_table(rates, chosen, title))
     for line in end_to_end.conclusions(end_to_end.gains(rates, chosen)):

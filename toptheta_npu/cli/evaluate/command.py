@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -18,19 +19,22 @@ import torch
 from rich.console import Console
 from rich.markup import escape
 
-from ...errors import TopThetaValueError, shortened
+from ...errors import TopThetaNotImplementedError, TopThetaValueError, shortened
 from ...thresholds import ThresholdExtrapolationWarning, ThresholdTable
 from ..common import printing
 from ..common.devices import choose_device
 from ..common.model import Candidate, default_dtype, load_weights, look_at
+from ..common.options import INT8
 from ..common.options import command as make_command
 from ..common.progress import Bars
 from ..common.shell import interruptible
+from .estimate import FirstPoints, say_estimate
 from .options import Options, completed
 from .tasks import PlannedTask, Texts, check_lengths, plan_tasks
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import DynamicCache, PreTrainedModel
+    from transformers.cache_utils import Cache
 
     from ...evaluation.results import Header, Point, ResultsFile
     from ...evaluation.sweep import Plan
@@ -41,11 +45,10 @@ _OF_UNIT = {"windows": ("--windows", "--length"), "prompts": ("--prompts", "--pr
 
 
 def evaluate(options: Options) -> None:
-    """Compare ways to attend on a model of yours: what they score, and which V rows they read.
+    """Compare attention methods on your model: what they score, and which V rows they read.
 
-    \b
-    Every point (task, method, k) is written as soon as it is measured; the same command goes on after an interrupt, and
-    one with more tasks, methods or k adds to the file. See toptheta plot for figures.
+    Every result (task, method, k) is saved at once. After an interrupt, the same command continues. More tasks, methods
+    or k add to the file. toptheta plot draws it.
     """
     from ...evaluation.results import ResultsFile
     from ...evaluation.summary import tables_of
@@ -59,8 +62,10 @@ def evaluate(options: Options) -> None:
     for note in prepared.texts.notes():
         console.print(f"note: {escape(note)}")
     network = load_weights(prepared.candidate, options.dtype or default_dtype(options.model), device)
+    _say_limit(console, prepared, network)
     with ResultsFile(options.output, header(prepared, network, device), restart=options.restart) as results:
         with interruptible(console, options.output), Bars() as bars:
+            say_estimate(console, prepared, network, results)
             measure(console, bars, prepared, network, results)
         found = results.results()
     for table in tables_of(found):
@@ -81,6 +86,16 @@ def _announce(console: Console, prepared: Prepared, device: str) -> None:
     console.print(escape(f"Methods: {', '.join(method.text for method in methods)}. For each point: {samples}."))
     fewer = dict.fromkeys(option for task in tasks.values() for option in _OF_UNIT[task.unit])
     console.print(escape(f"For a shorter run: {', '.join(fewer)}, or fewer of --task, --method and --k."))
+
+
+def _say_limit(console: Console, prepared: Prepared, network: PreTrainedModel) -> None:
+    """Say what a threshold can gain at most with rows as long as those that are scored."""
+    from ...models.fingerprint.sizes import sizes_of_model
+    from ...timing.byte_limit import limit_in_words, model_bytes
+
+    element = network.dtype.itemsize if prepared.plan.cache_of is None else 1
+    size = model_bytes(network.config.get_text_config(decoder=True), sizes_of_model(network), element)
+    console.print(limit_in_words(size, max(task.longest for task in prepared.tasks.values())))
 
 
 def _named(name: str, task: PlannedTask) -> str:
@@ -120,12 +135,15 @@ def prepare(options: Options) -> Prepared:
 
     candidate = look_at(options.model, options.trust_remote_code)
     check_layers(candidate.skeleton)
+    if options.kv_cache == INT8:
+        _check_int8(candidate)
     plan = _plan(options, candidate)
     texts = Texts(options, candidate, plan.tables)
     tasks = plan_tasks(options, candidate, texts, plan.tables)
     if not options.extrapolate:
         check_lengths(tasks, plan.tables)
-    settings = {name: task.settings for name, task in tasks.items()}
+    cache = {"kv_cache": INT8} if options.kv_cache == INT8 else {}
+    settings = {name: {**task.settings, **cache} for name, task in tasks.items()}
     return Prepared(candidate, plan, texts, tasks, settings)
 
 
@@ -137,7 +155,25 @@ def _plan(options: Options, candidate: Candidate) -> Plan:
     methods = tuple(dict.fromkeys(parse_method(text) for text in options.method))
     tables = _tables(options)
     ks = tuple(options.k or [_default_k(tables)])
-    return Plan(tuple(options.task), methods, ks, tables, num_layers(candidate.skeleton))
+    cache_of = partial(_int8_cache, candidate.config) if options.kv_cache == INT8 else None
+    return Plan(tuple(options.task), methods, ks, tables, num_layers(candidate.skeleton), cache_of)
+
+
+def _check_int8(candidate: Candidate) -> None:
+    """Raise TopThetaNotImplementedError for a model that an Int8Cache does not take."""
+    from ...models import Int8Cache
+
+    try:
+        Int8Cache(candidate.config)
+    except TopThetaNotImplementedError as error:
+        raise TopThetaNotImplementedError("--kv-cache", error.expected, error.got, "leave it out") from error
+
+
+def _int8_cache(config: Any, table: ThresholdTable | None, dense: DynamicCache) -> Cache:
+    from ...models import Int8Cache
+    from ...models.caches.int8 import has_channel_scales
+
+    return Int8Cache.from_dynamic(dense, config, table=table if has_channel_scales(table) else None)
 
 
 def _default_k(tables: Mapping[str, ThresholdTable]) -> int:
@@ -203,8 +239,11 @@ def measure(console: Console, bars: Bars, prepared: Prepared, network: PreTraine
         if known := prepared.points - len(missing):
             console.print(escape(f"{known} points are in {results.path}; {len(missing)} to go."))
         advance = bars.add("evaluating", sum(prepared.tasks[point.task].samples for point in missing))
+        first_points = FirstPoints(missing)
         for point, measurement in sweep(prepared.plan, makers, network, results, step):
             console.print(escape(_line(point, measurement)))
+            if told := first_points.finished(point):
+                console.print(escape(told))
 
 
 @contextmanager

@@ -7,7 +7,8 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from transformers import PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import Cache
 
 from ..._checks import Sdc
 from ...models import Recording
@@ -69,12 +70,14 @@ class Method:
         k: the number of elements asked for; None where the method has no such number.
         enter: gives the context in which a model attends by the method.
         key_reads: which K rows the method reads.
+        cache_of: makes the cache that it reads from the dense one of a text; None: it reads that.
     """
 
     family: str
     k: int | None
     enter: Callable[[PreTrainedModel], AbstractContextManager[Recording]]
     key_reads: KeyReads = EVERY_KEY
+    cache_of: Callable[[DynamicCache], Cache] | None = None
 
     @contextmanager
     def enter_decoding(self, model: PreTrainedModel) -> Iterator[Recording]:

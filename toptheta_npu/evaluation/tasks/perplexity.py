@@ -63,6 +63,7 @@ class PerplexityTask:
         self.model = model
         self.windows = windows
         self.positions = positions
+        self._prefix_bytes = prefix_bytes
         self._prefixes = Prefixes(model, list(windows[:, : length - positions - 1]), prefix_bytes)
 
     @property
@@ -74,6 +75,12 @@ class PerplexityTask:
     def samples(self) -> int:
         """The number of windows."""
         return len(self.windows)
+
+    def windows_run_again(self, count: int) -> int:
+        """Tell how many of ``count`` windows like these run again for every method, since they are not kept."""
+        if not self._prefixes.kept:
+            return count
+        return max(0, count - self._prefix_bytes // max(1, self._prefixes.kept[0].num_bytes))
 
     def measure(
         self, method: Method, model: PreTrainedModel, progress: Callable[[int], None] = lambda done: None
@@ -88,7 +95,8 @@ class PerplexityTask:
         counter, nats = ReadCounter(method), []
         with torch.inference_mode(), method.enter(model) as recording:
             for done, (window, prefix) in enumerate(zip(self.windows, self._prefixes, strict=True), start=1):
-                nats.append(_negative_log_likelihood(model, window[-self.positions - 1 :], prefix))
+                kept = prefix.kept_by(method.cache_of)
+                nats.append(_negative_log_likelihood(model, window[-self.positions - 1 :], kept))
                 counter.add(recording.summaries())
                 recording.clear()
                 progress(done)

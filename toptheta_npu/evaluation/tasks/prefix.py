@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import Cache
 
 from ...errors import TopThetaValueError
 from ...models.caches.naming import CACHE_ARGUMENT
@@ -24,13 +25,18 @@ class Prefix:
         logits: float [1, V], after its last token.
     """
 
-    cache: DynamicCache
+    cache: Cache
     logits: Tensor
 
-    def to_continue(self, batch: int = 1) -> DynamicCache:
+    def kept_by(self, cache_of: Callable[[DynamicCache], Cache] | None) -> Prefix:
+        """Keep the same text in the cache that ``cache_of`` makes of it."""
+        return self if cache_of is None else Prefix(cache_of(cast(DynamicCache, self.to_continue())), self.logits)
+
+    def to_continue(self, batch: int = 1) -> Cache:
         """Make a cache for ``batch`` sequences that all begin with the text; what it takes in stays its own."""
         own = copy.copy(self.cache)
-        # the layers of a dynamic cache concatenate into new tensors, so the shared ones are never written to
+        # the layers of a dynamic cache concatenate into new tensors, and those of an `Int8Cache` write behind what is
+        # shared, which serves one continuation after the other
         own.layers = [copy.copy(layer) for layer in self.cache.layers]
         layers: list[Any] = own.layers
         for layer in layers if batch > 1 else ():

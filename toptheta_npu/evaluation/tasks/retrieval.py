@@ -102,7 +102,8 @@ class RetrievalTask:
         with torch.inference_mode(), method.enter(model) as recording:
             asked = zip(self.prompts, self._choices, self._prefixes, strict=True)
             for done, (prompt, choices, before) in enumerate(asked, start=1):
-                question = run_prefix(model, prompt.tokens[prompt.query_start :], before)
+                kept = before.kept_by(method.cache_of)
+                question = run_prefix(model, prompt.tokens[prompt.query_start :], kept)
                 margins.append(_margin(model, question, choices, prompt.answer))
                 counter.add(recording.summaries())
                 recording.clear()

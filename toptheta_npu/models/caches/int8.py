@@ -77,6 +77,22 @@ class Int8Cache(Cache):
         scales = _scales(table, layers)
         super().__init__(layers=[Int8Layer(*pair) for pair in scales])
 
+    @classmethod
+    def from_dynamic(
+        cls, cache: DynamicCache, config: PretrainedConfig, *, table: ThresholdTable | None = None
+    ) -> Int8Cache:
+        """Make one with the tokens of ``cache``, rounded."""
+        made = cls(config, table=table)
+        layers: list[Any] = cache.layers
+        for number, layer in enumerate(layers):
+            made.update(layer.keys, layer.values, number)
+        return made
+
+
+def has_channel_scales(table: ThresholdTable | None) -> bool:
+    """Tell whether there is a table with the static scales of an `Int8Cache`."""
+    return table is not None and table.key_cache_scale is not None and table.value_cache_scale is not None
+
 
 @dataclass(frozen=True)
 class Packing:
