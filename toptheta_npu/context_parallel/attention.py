@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from .._checks import DEVICES, FLOAT32, check_device, check_modes, check_tensor
+from .._derivatives import refuse_derivatives, refuse_vmap, under_transforms
 from ..errors import TopThetaTypeError
 from ..fallback import Arguments
 from ..fallback.arguments import TABLE
@@ -121,6 +122,10 @@ def _arguments(query: Tensor, key: Tensor, value: Tensor, threshold: Tensor, opt
 
 def _attend(given: Arguments, value_sum: Tensor | None, group: dist.ProcessGroup | None) -> tuple[Tensor, Parts]:
     """Compute the output, and return also what it was merged from."""
+    if under_transforms():
+        tensors = {**given._asdict(), "value_sum": value_sum}
+        refuse_derivatives(tensors.items())
+        refuse_vmap(tensors.items(), "pass all sequences in one call: the first axis is theirs")
     exchange = Exchange(group)
     vmc_argument = None if value_sum is None else "value_sum"
     check_modes(given.placement, given.sdc, given.sdc_gamma, given.discarded_mass, vmc_argument)

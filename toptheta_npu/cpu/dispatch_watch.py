@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import profiler
+from torch.autograd import forward_ad, profiler
 
 _dispatch_keys, _modes = torch._C._dispatch_keys, torch._C._dispatch_tls_local_include_set
 _PLAIN_TYPES = {Tensor, torch.nn.Parameter}
@@ -25,11 +25,13 @@ _PLAIN_THREAD = _bits("BackendSelect", "ADInplaceOrView")
 
 
 def is_watched() -> bool:
-    """Tell whether a profiler, a mode, a tracer or a functional transform sees what this thread calls.
+    """Tell whether a profiler, a mode, a tracer, a transform or forward-mode differentiation sees a thread's calls.
 
     Observers that register with PyTorch's record functions alone, as its ExecutionTraceObserver, are not known.
     """
     if torch._C._autograd._profiler_enabled() or profiler._is_profiler_enabled or torch._C._len_torch_function_stack():
+        return True
+    if forward_ad._current_level >= 0:
         return True
     modes: int = _modes().raw_repr()
     return modes | _PLAIN_THREAD != _PLAIN_THREAD

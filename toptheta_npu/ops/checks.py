@@ -24,6 +24,7 @@ from .._checks import (
     check_tensor,
     shape_text,
 )
+from .._derivatives import refuse_derivatives, under_transforms
 from ..errors import TopThetaCombinationError, TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError, shown
 from ..fallback.arguments import FLOAT_TENSORS, LENGTHS, TABLE, TENSORS, Arguments
 from .cache_checks import check_antiquant, check_cache, check_paging
@@ -262,6 +263,8 @@ def check_rows(given: Arguments, *, part: bool) -> Arguments:
     """
     query, key, block_table = given.query, given.key, given.block_table
     lengths, starts = given.actual_seq_lengths, given.key_start
+    if under_transforms():
+        refuse_derivatives(zip(Arguments._fields, given, strict=True))
     # what follows is of every call, so it calls nothing where there is nothing to check
     check_tensor("query", query, query, None, DTYPES)
     if not query.is_cpu:

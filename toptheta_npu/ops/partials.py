@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .._checks import DTYPES, FLOAT32, INTEGERS, check_choice, check_dense, check_modes, check_tensor, shape_text
+from .._derivatives import refuse_derivatives, refuse_vmap, under_transforms
 from .._value_checks import check_float_values, check_threshold_values, host_can_read
 from ..errors import TopThetaTypeError, TopThetaValueError, shown
 from ..fallback import Compensation, Partial, partial
@@ -63,6 +64,11 @@ def merge_partials(
         >>> torch.allclose(merged, toptheta_npu.incremental_attention(q, k, v, never, sdc="none"), atol=1e-5)
         True
     """
+    if under_transforms():
+        _refuse_transforms(
+            parts, {"threshold": threshold, "discarded_mass": discarded_mass, "value_mean": value_mean,
+                    "learnable_sink": learnable_sink}, n,
+        )  # fmt: skip
     sizes = _check_parts(parts, input_layout)
     batch, heads, tokens = sizes.batch, sizes.heads, sizes.tokens
     if not isinstance(n, (list, tuple)):
@@ -94,6 +100,20 @@ def merge_partials(
         expand_threshold(threshold, torch.Size((batch, heads, tokens))), total[:, None], compensation.of_tokens(),
     )  # fmt: skip
     return in_layout(out.to(dtype), input_layout)
+
+
+def _refuse_transforms(parts: object, options: dict[str, object], n: object) -> None:
+    """Refuse tensors that are differentiated or mapped over. What is no part at all is for others to refuse."""
+    given = list(options.items())
+    if isinstance(n, (list, tuple)):
+        given += [(f"n[{index}]", length) for index, length in enumerate(n)]
+    if isinstance(parts, (list, tuple)):
+        for index, part in enumerate(parts):
+            if isinstance(part, tuple):
+                names = (f"parts[{index}].{name}" for name in Partial._fields)
+                given += zip(names, part, strict=False)
+    refuse_derivatives(given)
+    refuse_vmap(given, "merge all sequences in one call: the first axis is theirs")
 
 
 def _with_tokens(part: tuple[Tensor, ...], input_layout: str, heads: int) -> Partial:

@@ -18,6 +18,7 @@ from .._checks import (
     check_tensor,
     shape_text,
 )
+from .._derivatives import refuse_derivatives, refuse_vmap, under_transforms
 from .._value_checks import (
     check_cache_values,
     check_float_values,
@@ -81,6 +82,15 @@ def prefill_attention(
         >>> toptheta_npu.prefill_attention(q, k, v, torch.zeros(4, 9)).shape
         torch.Size([1, 4, 9, 16])
     """
+    if under_transforms():
+        given = {
+            "query": query, "key": key, "value": value, "threshold_per_row": threshold_per_row,
+            "actual_seq_lengths": actual_seq_lengths, "key_start": key_start,
+            "key_antiquant_scale": key_antiquant_scale, "value_antiquant_scale": value_antiquant_scale,
+            "discarded_mass": discarded_mass, "learnable_sink": learnable_sink,
+        }  # fmt: skip
+        refuse_derivatives(given.items())
+        refuse_vmap(given.items(), "pass all sequences in one call: the first axis is theirs")
     check_tensor("query", query, query, (None, None, None, None), DTYPES, " [B, Hq, Q, D]")
     check_device(query, DEVICES[:2])
     if min(query.shape) < 1:

@@ -19,6 +19,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from ..._derivatives import has_tangent
 from ...errors import TopThetaNotImplementedError, TopThetaValueError
 from ...ops import incremental_attention
 from ..caches.value_mean import CachedLayer, cache_among, look_at_cache, value_mean_without_cache
@@ -275,6 +276,11 @@ def _refuse_unsupported(module: nn.Module, query: Tensor, dropout: float, kwargs
         raise TopThetaValueError(
             "model", "no gradients (Top-Theta is for inference)", "grad mode on", "run it under torch.no_grad()"
         )
+    if has_tangent(query):
+        raise TopThetaValueError(
+            "model", "no tangents (Top-Theta is for inference)", "forward-mode differentiation",
+            "differentiate the model outside the context",
+        )  # fmt: skip
 
 
 def _check_sink(module: nn.Module, query: Tensor, sink: object) -> None:
