@@ -8,6 +8,8 @@ import pytest
 import torch
 from transformers import (
     DynamicCache,
+    Gemma3Config,
+    Gemma3ForConditionalGeneration,
     MistralConfig,
 )
 from transformers.cache_utils import Cache, DynamicLayer
@@ -53,6 +55,13 @@ def test_sinks_that_a_model_keeps_to_itself_are_refused_in_the_call():
         model(tokens(1, 20))
 
 
+_LATER = (
+    "^attention_mask: expected plain causal attention, got a mask by which tokens see later ones, as those of an image "
+    "or a prefix do; run a prompt with images or a prefix before the context, and pass the cache it filled to the "
+    "calls within"
+)
+
+
 def _hole(ids):
     mask = torch.ones_like(ids)
     mask[:, 7] = 0
@@ -86,7 +95,7 @@ def _packed(ids):
     return {"position_ids": positions, "use_cache": False}
 
 
-@pytest.mark.parametrize("arguments", [_hole, _right_padding_then_more, _bidirectional, _additive, _per_head, _packed])
+@pytest.mark.parametrize("arguments", [_hole, _right_padding_then_more, _additive, _per_head, _packed])
 def test_masks_of_other_patterns_are_refused_in_prompts(arguments):
     ids = tokens(2, 20)
     with torch.no_grad(), sparsify(model_of(), table_of(), k=K):
@@ -94,6 +103,53 @@ def test_masks_of_other_patterns_are_refused_in_prompts(arguments):
         with pytest.raises(TopThetaNotImplementedError, match=r"attention_mask: .*; (pad on the left|pass the 2-D)"):
             model_of()(ids, **arguments(ids))
         _one_step()
+
+
+def _prefix(ids):
+    mask = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).tril()
+    mask[:5, :5] = True
+    return {"attention_mask": mask.expand(len(ids), 1, -1, -1)}
+
+
+@pytest.mark.parametrize("arguments", [_bidirectional, _prefix])
+def test_masks_that_show_later_tokens_are_refused_without_advice_on_padding(arguments):
+    ids = tokens(2, 20)
+    with torch.no_grad(), sparsify(model_of(), table_of(), k=K):
+        with pytest.raises(TopThetaNotImplementedError, match=f"{_LATER}$"):
+            model_of()(ids, **arguments(ids))
+        _one_step()
+
+
+def _gemma_that_sees():
+    text = SIZES | {
+        "vocab_size": 97, "num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"],
+        "sliding_window": 12, "initializer_range": 0.1,
+    }  # fmt: skip
+    vision = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+              "image_size": 16, "patch_size": 4}  # fmt: skip
+    torch.manual_seed(0)
+    config = Gemma3Config(text_config=text, vision_config=vision, mm_tokens_per_image=4, image_token_index=90)
+    return Gemma3ForConditionalGeneration(config).eval()
+
+
+def test_a_prompt_with_an_image_is_refused_and_the_remedy_works():
+    model, ids = _gemma_that_sees(), tokens(1, 30).clamp_max(80)
+    ids[:, 5:9] = 90
+    image = torch.randn(1, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    given = {"pixel_values": image, "token_type_ids": (ids == 90).long(), "attention_mask": torch.ones_like(ids)}
+    options = {"do_sample": False, "max_new_tokens": 5, "min_new_tokens": 5}
+    with torch.no_grad():
+        expected = model.generate(ids, **given, **options)
+        with sparsify(model, tau=1e-9), pytest.raises(TopThetaNotImplementedError, match=f"{_LATER}$"):
+            model.generate(ids, **given, **options)
+        cache = DynamicCache(config=model.config)
+        model(ids, **given, **{CACHE_ARGUMENT: cache})
+        with sparsify(model, tau=1e-9):
+            longer = expected[:, :31]
+            found = model.generate(
+                longer, **{CACHE_ARGUMENT: cache}, **options | {"max_new_tokens": 4, "min_new_tokens": 4}
+            )
+    assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("static", [False, True])

@@ -136,7 +136,7 @@ def find_rows(query: Tensor, key: Tensor, mask: Tensor | None, seen: int | Tenso
     lengths, starts = valid.sum(-1), valid.int().argmax(-1)
     column = torch.arange(capacity, device=mask.device)
     within = (column >= starts[:, None]) & (column < (starts + lengths)[:, None])  # [B, S]
-    _check_pattern(visible, within[:, None] & (column <= position[:, None]))
+    _check_pattern(visible, within[:, None], column <= position[:, None])
     if new == 1:
         return Rows(span, lengths[:, None], lengths, starts, None if isinstance(seen, Tensor) else lengths.cpu())
     counts = (position + 1 - starts[:, None]).clamp_min(0)
@@ -161,10 +161,15 @@ def _checked(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
     return mask[:, 0]
 
 
-def _check_pattern(visible: Tensor, expected: Tensor) -> None:
+def _check_pattern(visible: Tensor, within: Tensor, earlier: Tensor) -> None:
     # tracing cannot look at values; the masks of a compiled step are transformers' own
-    if torch.compiler.is_compiling() or torch.equal(visible, expected):
+    if torch.compiler.is_compiling() or torch.equal(visible, within & earlier):
         return
+    if bool((visible & ~earlier).any()):
+        _refuse(
+            "plain causal attention", "a mask by which tokens see later ones, as those of an image or a prefix do",
+            "run a prompt with images or a prefix before the context, and pass the cache it filled to the calls within",
+        )  # fmt: skip
     _refuse(
         "plain causal attention over one run of tokens per sequence, padded on the left or on the right",
         "a mask with holes, a prompt padded on the right that goes on, packed sequences or another pattern",
