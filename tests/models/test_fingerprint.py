@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -161,6 +163,80 @@ def test_another_tower_of_the_model_does_not_count(tmp_path):
     for more in (tower, extra):
         save_file({**(nested if more is tower else tensors), **more}, tmp_path / "model.safetensors")
         assert folder_fingerprint(tmp_path) == expected
+
+
+def as_shards(folder: Path) -> dict[str, Tensor]:
+    """Replace the weights in a folder by two shards of names of their own and an index."""
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    names = {name: f"part{'b' if '.1.' in name else 'a'}.safetensors" for name in tensors}
+    for shard in set(names.values()):
+        save_file(
+            {name: each for name, each in tensors.items() if names[name] == shard}, folder / shard, {"format": "pt"}
+        )
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": names}))
+    return tensors
+
+
+@pytest.mark.parametrize("beside", ["consolidated.safetensors", "model-00001-of-00001.safetensors"])
+def test_an_index_says_which_files_hold_the_weights(tmp_path, beside):
+    model_of().save_pretrained(tmp_path)
+    expected = folder_fingerprint(tmp_path)
+    tensors = as_shards(tmp_path)
+    save_file({name: each + 1 for name, each in tensors.items()}, tmp_path / beside)
+    assert folder_fingerprint(tmp_path) == expected
+    assert model_fingerprint(AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)) == expected
+
+
+def test_a_single_file_goes_before_an_index(tmp_path):
+    model_of().save_pretrained(tmp_path)
+    expected = folder_fingerprint(tmp_path)
+    tensors = as_shards(tmp_path)
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    save_file({name: each + 1 for name, each in tensors.items() if ".1." in name}, tmp_path / "partb.safetensors")
+    assert folder_fingerprint(tmp_path) == expected
+    assert model_fingerprint(AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)) == expected
+
+
+def test_the_configuration_may_name_the_file(tmp_path):
+    model_of().save_pretrained(tmp_path)
+    expected = folder_fingerprint(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    save_file(tensors, tmp_path / "mine.safetensors", {"format": "pt"})
+    save_file({name: each + 1 for name, each in tensors.items()}, tmp_path / "model.safetensors")
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "transformers_weights": "mine.safetensors"}))
+    assert folder_fingerprint(tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        ("{", "expected an index of safetensors files, got something else; get a complete copy"),
+        ("[]", "expected an index of safetensors files"),
+        ('{"weight_map": {"a": 3}}', "expected an index of safetensors files"),
+        ('{"weight_map": {"a": "gone.safetensors"}}', r"gone\.safetensors: expected a safetensors file"),
+    ],
+)
+def test_a_damaged_index_is_named(tmp_path, index, message):
+    model_of().save_pretrained(tmp_path)
+    as_shards(tmp_path)
+    (tmp_path / "model.safetensors.index.json").write_text(index)
+    with pytest.raises(TopThetaValueError, match=message):
+        folder_fingerprint(tmp_path)
+
+
+def test_numbers_beside_a_weight_count(tmp_path):
+    """As those of bitsandbytes and of compressed-tensors, which have no rows."""
+    model_of().save_pretrained(tmp_path)
+    plain = folder_fingerprint(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    found = []
+    for number in (1, 2):
+        name = "model.layers.1.self_attn.q_proj.weight_format"
+        save_file({**tensors, name: torch.tensor(number)}, tmp_path / "model.safetensors")
+        found.append(folder_fingerprint(tmp_path))
+    assert len({plain, *found}) == 3
 
 
 FOLDERS = {

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,7 +14,9 @@ from ...errors import TopThetaTypeError, TopThetaValueError
 from ...thresholds import ThresholdTable
 from ...thresholds.fingerprint import Fingerprint, differences
 from ..hook.architecture import num_heads, num_layers, text_config
-from .weights import weight_digests, weights_of_folder, weights_of_model
+from .folder import weights_of_folder
+from .settings import digest_of
+from .weights import weight_digests, weights_of_model
 
 #: Settings of a configuration that scale the scores, where an architecture has them.
 _SCALING = ("attention_multiplier", "query_pre_attn_scalar", "scale_attn_weights", "scale_attn_by_inverse_layer_idx")
@@ -34,7 +33,8 @@ def model_fingerprint(model: PreTrainedModel) -> str:
     float16. Weights that accelerate offloads are read where they are.
 
     Raises:
-        TopThetaNotImplementedError: not one causal attention module with weights of its own per layer.
+        TopThetaNotImplementedError: not one causal attention module with weights of its own per layer, or weights that
+            are quantised in a form that does not tell its numbers.
         TopThetaValueError: weights on the meta device that nobody fetches.
 
     Example:
@@ -56,7 +56,7 @@ def folder_fingerprint(folder: str | os.PathLike[str]) -> str:
 
     Args:
         folder: with a ``config.json`` and the weights in one or more ``*.safetensors``, as ``save_pretrained``
-            writes them; only the rows that count are read.
+            writes them. An index says which files, as for transformers. Only the rows that count are read.
 
     Raises:
         TopThetaTypeError: ``folder`` is not a path.
@@ -74,13 +74,14 @@ def folder_fingerprint(folder: str | os.PathLike[str]) -> str:
         remedy = how_to_convert(path) if is_gguf(path) else "give what save_pretrained wrote to"
         raise TopThetaValueError(str(folder), "the folder of a model", got, remedy)
     try:
-        config = AutoConfig.from_pretrained(path, local_files_only=True).get_text_config(decoder=True)
+        whole = AutoConfig.from_pretrained(path, local_files_only=True)
+        config = whole.get_text_config(decoder=True)
         layers = int(config.num_hidden_layers)
     # whatever a configuration's own checks raise
     except Exception as error:
         reason = str(error).split("\n")[0]
         raise TopThetaValueError(str(path / "config.json"), "a transformers configuration", reason) from error
-    with weights_of_folder(path) as weights:
+    with weights_of_folder(path, getattr(whole, "transformers_weights", None)) as weights:
         return _fingerprint(config, weight_digests(weights, layers))
 
 
@@ -107,6 +108,8 @@ def check_fingerprint(model: PreTrainedModel, table: ThresholdTable) -> None:
     remedy = "calibrate this model, or load the file that belongs to it"
     if different == ["weights"] and model.dtype in (torch.float16, torch.bfloat16):
         remedy += "; a float32 checkpoint has other weights in float16 than in bfloat16: calibrate it in float32"
+    if different == ["weights"] and getattr(model.config, "quantization_config", None) is not None:
+        remedy += "; a quantised model may repack its weights at its first call: load it anew, or use tau"
     got = f"those of {table.fingerprint}, which differs in {' and '.join(different)}"
     raise TopThetaValueError("thresholds", f"those of this model, {own}", got, remedy)
 
@@ -122,19 +125,4 @@ def _fingerprint(config: Any, weights: tuple[str, ...]) -> str:
         **{name: getattr(config, name, None) for name in _SCALING},
     }
     rotary = getattr(config, "rope_parameters", None)
-    return str(Fingerprint(config.model_type, _digest(geometry), _digest(rotary), weights))
-
-
-def _digest(value: object) -> str:
-    return hashlib.sha256(json.dumps(_plain(value), sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _plain(value: object) -> object:
-    """Remove from ``value`` what a round trip through a file changes: 1 and 1.0, tuples and lists, None and nothing."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items() if each is not None}
-    if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
-    if isinstance(value, (int, float)):
-        return float(value)
-    return None if value is None else str(value)
+    return str(Fingerprint(config.model_type, digest_of(geometry), digest_of(rotary), weights))

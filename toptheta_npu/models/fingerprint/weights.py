@@ -1,4 +1,4 @@
-"""Rows of the query and key weights of every layer, found by name in a model or in its folder, and their digest.
+"""Rows of the query and key weights of every layer, found by name, and their digest.
 
 A weight is known by its layer and its name within the attention module, such as ``q_proj.weight``, so that
 neither the prefix nor the shard it lies in matters.
@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..._files import file_error
-from ...errors import TopThetaNotImplementedError, TopThetaValueError
+from ...errors import TopThetaNotImplementedError
+from .tensors import USE_TAU, dequantised, entries_of, fetched, unreadable
 
 #: Rows of a matrix that count, evenly spaced: at least two of every query head for up to 32 heads.
 SAMPLED_ROWS = 64
@@ -32,13 +29,18 @@ _LARGEST = 65280.0
 _LAYER = re.compile(r"(?P<prefix>(?:[^.]*[^\d.][^.]*\.)*)(?P<layer>\d+)\.(?P<rest>.+)")
 _ATTENTION = re.compile(r"(?:.*\.)?[^.]*att(?:n|ention)[^.]*\.(?P<part>[^.]+\..+)")
 _SCORES = re.compile(r"[qk]_(proj|norm|layernorm)\..+")
+#: Projections that are no part of a score, where query and key are fused with others under any other name.
+_NOT_OF_SCORES = frozenset({"v_proj", "o_proj", "out_proj", "c_proj", "dense"})
 _OTHER_TOWERS = re.compile(r"vision|visual|image|audio|speech|encoder")
 
 
 class Weight(NamedTuple):
-    """The shape of a tensor of a state dict, and how rows of it are read, on any device."""
+    """The shape of a tensor of a state dict, and how rows of it are read, on any device.
 
-    shape: tuple[int, ...]
+    What is no tensor, such as a packed weight, has no shape.
+    """
+
+    shape: tuple[int, ...] | None
     rows: Callable[[list[int]], Tensor]
 
 
@@ -55,15 +57,19 @@ def weight_digests(weights: Weights, layers: int) -> tuple[str, ...]:
     twice in float16: in float32 it has both digests.
 
     Raises:
-        TopThetaNotImplementedError: the names do not tell the attention weights of every layer.
+        TopThetaNotImplementedError: the names do not tell the attention weights of every layer, or they are in a form
+            that does not tell its numbers.
     """
     direct, through_half = hashlib.sha256(), hashlib.sha256()
     for layer, parts in enumerate(_attention_weights(weights, layers)):
         for part, name in sorted(parts.items()):
-            shape = weights[name].shape
+            shape = weights[name].shape or ()
             rows = weights[name].rows(_sampled(shape)).detach().cpu()
             head = f"{layer} {part} {list(shape)}".encode()
-            own = _canonical(rows)
+            try:
+                own = _canonical(rows)
+            except NotImplementedError as error:
+                raise unreadable(f"{name}, of dtype {rows.dtype}", error) from error
             direct.update(head + own)
             # a bfloat16 or float16 number counts the same after it went through float16
             twice_rounded = rows.dtype in (torch.float32, torch.float64)
@@ -71,80 +77,59 @@ def weight_digests(weights: Weights, layers: int) -> tuple[str, ...]:
     return tuple(dict.fromkeys(digest.hexdigest()[:32] for digest in (direct, through_half)))
 
 
-@contextmanager
-def weights_of_folder(folder: Path) -> Iterator[Weights]:
-    """Open the weights in the safetensors files of ``folder``.
-
-    Raises:
-        TopThetaValueError: there are none, or a file cannot be read.
-    """
-    with ExitStack() as stack:
-        weights: dict[str, Weight] = {}
-        for path in _files_of(folder):
-            try:
-                file = stack.enter_context(safe_open(str(path), framework="pt"))
-            except (SafetensorError, OSError) as error:
-                raise file_error(path, "a safetensors file", str(error), "get a complete copy") from error
-            for name in file.keys():  # noqa: SIM118
-                rows = file.get_slice(name)
-                weights[name] = Weight(tuple(rows.get_shape()), partial(_rows_of_slice, rows))
-        yield weights
-
-
 def weights_of_model(model: PreTrainedModel) -> Weights:
-    """List the weights of ``model``, also those that accelerate keeps on the disk, or elsewhere until a layer runs.
+    """List the weights of ``model``, also quantised ones, and those that accelerate keeps elsewhere until a layer runs.
 
-    Rows of weights that are nowhere raise TopThetaValueError.
+    Rows of weights that are nowhere, or in a form that does not tell its numbers, raise a typed error.
     """
-    tensors = {**dict(model.named_buffers()), **dict(model.named_parameters())}
     return {
-        name: Weight(tuple(tensor.shape), partial(_rows_of_tensor, model, name, tensor.detach()))
-        for name, tensor in tensors.items()
+        name: Weight(
+            tuple(entry.shape) if isinstance(entry, Tensor) else None, partial(_rows_of_entry, model, name, entry)
+        )
+        for name, entry in entries_of(model).items()
     }
 
 
-def _rows_of_slice(rows: Any, indices: list[int]) -> Tensor:
-    return torch.cat([rows[index : index + 1] for index in indices])
+def _rows_of_entry(model: PreTrainedModel, name: str, entry: Any, indices: list[int]) -> Tensor:
+    if not isinstance(entry, Tensor):
+        raise unreadable(f"{name}, a packed weight")
+    with fetched(model, name, entry) as tensor:
+        plain = dequantised(name, tensor)
+        try:
+            chosen = torch.tensor(indices, dtype=torch.int64, device=plain.device)
+            return plain[chosen] if plain.dim() else plain.clone()
+        except NotImplementedError as error:
+            raise unreadable(f"{name}, of dtype {plain.dtype}", error) from error
 
 
-def _rows_of_tensor(model: PreTrainedModel, name: str, tensor: Tensor, indices: list[int]) -> Tensor:
-    if not tensor.is_meta:
-        return tensor[torch.tensor(indices, dtype=torch.int64, device=tensor.device)]
-    place, _, attribute = name.rpartition(".")
-    module = model.get_submodule(place)
-    if not hasattr(module, "_hf_hook"):  # accelerate's, which fetches the weights for each call
-        raise TopThetaValueError(
-            "model", "weights in memory, or offloaded by accelerate", "the meta device", "load it fully"
-        )
-    from accelerate.utils import align_module_device
-
-    with align_module_device(module, execution_device="cpu"):
-        fetched: Tensor = getattr(module, attribute).detach()
-        return fetched[indices].clone()
-
-
-def _attention_weights(names: Iterable[str], layers: int) -> list[dict[str, str]]:
+def _attention_weights(weights: Weights, layers: int) -> list[dict[str, str]]:
     """Find the weights behind the scores, per layer: their names within the attention module, and in full."""
     towers: dict[str, dict[int, dict[str, str]]] = {}
-    for name in names:
+    for name in weights:
         key = _key_of(name)
         if key is not None:
             prefix, layer, part = key
             towers.setdefault(prefix, {}).setdefault(layer, {})[part] = name
     complete = {
-        prefix: [_of_scores(by_layer[layer]) for layer in range(layers)]
+        prefix: [_of_scores(by_layer[layer], weights) for layer in range(layers)]
         for prefix, by_layer in towers.items()
         if all(layer in by_layer for layer in range(layers))
     }
     if len(complete) > 1:
         complete = {prefix: found for prefix, found in complete.items() if not _OTHER_TOWERS.search(prefix)}
-    if len(complete) != 1 or not all(next(iter(complete.values()))):
+    if len(complete) != 1:
         got = ", ".join(sorted(complete or towers)) or "none"
         raise TopThetaNotImplementedError(
             "model", f"attention weights in each of the {layers} layers of one decoder", f"those of {got}",
-            "use a decoder-only model such as LLaMA, Mistral or Qwen",
+            f"use a decoder-only model such as LLaMA, Mistral or Qwen, or {USE_TAU}",
         )  # fmt: skip
-    return next(iter(complete.values()))
+    ((prefix, found),) = complete.items()
+    if not all(found):
+        where = f"{prefix}{found.index({})}"
+        raise TopThetaNotImplementedError(
+            "model", "query and key weights by name in every layer", f"none in {where}", USE_TAU
+        )
+    return found
 
 
 def _key_of(name: str) -> tuple[str, int, str] | None:
@@ -154,12 +139,25 @@ def _key_of(name: str) -> tuple[str, int, str] | None:
     return (found["prefix"], int(found["layer"]), inside["part"]) if found and inside else None
 
 
-def _of_scores(parts: Mapping[str, str]) -> dict[str, str]:
-    """Choose the query and key weights, or all of the module's where they are fused with others."""
+def _of_scores(parts: Mapping[str, str], weights: Weights) -> dict[str, str]:
+    """Choose the query and key weights, or all of the module's where they are fused with others. None: no weights."""
+
+    def matrices(chosen: Mapping[str, str]) -> set[str]:
+        shapes = {part: weights[name].shape for part, name in chosen.items()}
+        return {part.split(".")[0] for part, shape in shapes.items() if shape is None or len(shape) > 1}
+
     separate = {part: name for part, name in parts.items() if _SCORES.fullmatch(part)}
-    if {part.split(".")[0] for part in separate} >= {"q_proj", "k_proj"}:
+    if matrices(separate) >= {"q_proj", "k_proj"}:
         return separate
-    return {part: name for part, name in parts.items() if part.rsplit(".", 1)[-1] in ("weight", "bias", "qweight")}
+    fused = {part: name for part, name in parts.items() if weights[name].shape is None or _is_weight(part)}
+    known = matrices(fused)
+    return fused if known - _NOT_OF_SCORES and "v_proj" not in known else {}
+
+
+def _is_weight(part: str) -> bool:
+    """Tell whether this is a weight or a bias, or belongs to a quantised one, such as ``c_attn.weight.absmax``."""
+    *place, last = part.split(".")
+    return last in ("weight", "bias", "qweight") or "weight" in place
 
 
 def _sampled(shape: tuple[int, ...]) -> list[int]:
@@ -172,17 +170,7 @@ def _sampled(shape: tuple[int, ...]) -> list[int]:
 def _canonical(rows: Tensor) -> bytes:
     """Convert rows to the bytes of what counts. Packed integers count as they are."""
     if not rows.is_floating_point():
-        return rows.contiguous().view(torch.uint8).numpy().tobytes()
+        return rows.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
     values = rows.float().bfloat16().float().nan_to_num(nan=0.0).clamp(-_LARGEST, _LARGEST)
     values = values.masked_fill(values.abs() < _SMALLEST, 0.0)
     return values.bfloat16().view(torch.int16).numpy().tobytes()
-
-
-def _files_of(folder: Path) -> list[Path]:
-    """List the files with the weights: the only one, the shards of one model, or all."""
-    single = folder / "model.safetensors"
-    files = [single] if single.is_file() else sorted(folder.glob("model-*.safetensors"))
-    if files := files or sorted(folder.glob("*.safetensors")):
-        return files
-    remedy = "save the model with save_pretrained, which writes safetensors"
-    raise file_error(folder, "weights in *.safetensors", "none", remedy)
