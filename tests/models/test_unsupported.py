@@ -306,3 +306,22 @@ def test_a_prompt_padded_on_the_right_is_refused_where_tokens_follow(cache):
         with pytest.raises(TopThetaNotImplementedError, match=r"attention_mask: .*; pad on the left .*= 'left'"):
             model_of().generate(ids, attention_mask=mask, max_new_tokens=3, cache_implementation=cache)
         model_of().generate(ids, attention_mask=mask.flip(-1), max_new_tokens=3, cache_implementation=cache)
+
+
+@pytest.mark.parametrize(
+    ("options", "double", "error", "message"),
+    [
+        ({}, True, TopThetaTypeError, "model: expected weights in one of float16, bfloat16, float32, got float64 in "
+         "layer 0; convert it with model.float()"),
+        ({"head_dim": 8}, False, TopThetaNotImplementedError, "head_dim: expected from 16 to 512 in a layer that "
+         "attends to all tokens, got 8; use a model with heads of such a size"),
+        ({"head_dim": 520}, False, TopThetaNotImplementedError, "head_dim: expected from 16 to 512 in a layer that "
+         "attends to all tokens, got 520; use a model with heads of such a size"),
+    ],
+)  # fmt: skip
+def test_what_a_decode_step_would_refuse_is_refused_on_entry(options, double, error, message):
+    model = new_model(layers=1, **options)
+    model = model.double() if double else model
+    with pytest.raises(error) as caught, sparsify(model, tau=0.01):
+        pytest.fail("entered")
+    assert str(caught.value) == message

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from ...errors import TopThetaNotImplementedError
+from ..._checks import DTYPES, HEAD_DIMS
+from ...errors import TopThetaNotImplementedError, TopThetaTypeError
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 
@@ -62,6 +64,39 @@ def window_in_words(model: PreTrainedModel) -> str:
     """Say what `sliding_layers` see."""
     tokens = getattr(text_config(model), "sliding_window", None)
     return f"a sliding window of {tokens} tokens" if tokens else "a sliding window"
+
+
+def check_operator_takes(model: PreTrainedModel) -> None:
+    """Refuse what the operators would refuse in the first decode step, in the model's words.
+
+    Raises:
+        TopThetaTypeError: a layer that attends to all tokens has weights in float64.
+        TopThetaNotImplementedError: its heads have a size that the operators do not take.
+    """
+    sliding, config = sliding_layers(model), text_config(model)
+    for index, module in enumerate(attention_modules(model)):
+        if index in sliding:
+            continue
+        if any(parameter.dtype is torch.float64 for parameter in module.parameters()):
+            wanted = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+            remedy = "convert it with model.float()"
+            raise TopThetaTypeError("model", f"weights in one of {wanted}", f"float64 in layer {index}", remedy)
+        name, head_dim = _head_dim(module, config)
+        if not HEAD_DIMS[0] <= head_dim <= HEAD_DIMS[1]:
+            wanted = f"from {HEAD_DIMS[0]} to {HEAD_DIMS[1]} in a layer that attends to all tokens"
+            raise TopThetaNotImplementedError(name, wanted, str(head_dim), "use a model with heads of such a size")
+
+
+def _head_dim(module: nn.Module, config: Any) -> tuple[str, int]:
+    """Find the size of a layer's heads, and what the model calls it."""
+    for name in ("qk_head_dim", "head_dim", "head_size"):
+        size = getattr(module, name, None)
+        if isinstance(size, int):
+            return name, size
+    size = getattr(config, "head_dim", None)
+    if size:
+        return "head_dim", int(size)
+    return "hidden_size / num_attention_heads", int(config.hidden_size // config.num_attention_heads)
 
 
 def check_attention(module: nn.Module, config: Any) -> None:

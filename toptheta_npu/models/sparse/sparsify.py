@@ -26,7 +26,7 @@ from ...thresholds.lookup import Lookup
 from ...thresholds.targets import DEFAULT_K, Target
 from ...thresholds.uniform import SHORTEST, UniformLookup, uniform_table
 from ..fingerprint.model import check_table
-from ..hook.architecture import num_heads, num_layers, sliding_layers
+from ..hook.architecture import check_operator_takes, num_heads, num_layers, sliding_layers
 from ..hook.attach import attached, check_model, check_switches
 from ..hook.generating import generating
 from .device_thresholds import DeviceThresholds
@@ -131,6 +131,7 @@ def sparsify(
         torch.Size([1, 24])
     """
     check_model(model)
+    check_operator_takes(model)
     if tau is None:
         if thresholds is None:
             remedy = "load a file with ThresholdTable.load(path), or pass tau=0.001, for example"
