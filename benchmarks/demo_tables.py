@@ -1,4 +1,4 @@
-"""The table of docs/results.md, from the results of ``toptheta demo --full``."""
+"""The table of docs/results.md on the embedded model, from the results of ``toptheta demo --full``."""
 
 from __future__ import annotations
 

@@ -14,13 +14,13 @@ from benchmarks.real_model_study.settings import Part
 from toptheta_npu.evaluation.figures.style import finish, grid, headline, legend_below, octaves, style
 
 
-def draw(part: Part, by_k: Runs, by_share: Runs, file: Path) -> None:
+def draw(part: Part, by_k: Runs, by_tau: Runs, file: Path) -> None:
     """Draw the loss of every curve with its 95 % bounds."""
     figure, [axes] = grid(1, width=6.4, height=4.4)
     curves: dict[str, tuple[Runs, Sequence[str]]] = {
-        "Top-θ, thresholds of scores": (by_k, EQUAL_THETA),
-        "exact Top-k": (by_k, EQUAL_TOP_K),
-        "Top-θ by tau": (by_share, TAU_ARMS),
+        "Top-θ, tau": (by_tau, TAU_ARMS),
+        "exact top-k": (by_k, EQUAL_TOP_K),
+        "Top-θ, calibrated pre-softmax thresholds": (by_k, EQUAL_THETA),
     }
     for number, (name, (runs, arms)) in enumerate(curves.items()):
         if present := [arm for arm in arms if arm in runs.losses]:
@@ -28,9 +28,9 @@ def draw(part: Part, by_k: Runs, by_share: Runs, file: Path) -> None:
     axes.axhline(0, color="black", linewidth=0.8)
     axes.margins(x=0.02)
     octaves(axes.xaxis)
-    finish(axes, "V rows per row and KV head, all layers", "perplexity against dense, %, with 95 % bounds")
+    finish(axes, "V rows read per token and KV head, mean of all layers", "perplexity change, %, with 95 % bounds")
     legend_below(figure, axes)
-    headline(figure, f"SmolLM2-135M, {part.text}, {part.length} keys: measured in {len(by_k.dense)} documents")
+    headline(figure, f"SmolLM2-135M, {part.text}, {part.length} keys, measured on {len(by_k.dense)} documents")
     figure.savefig(file, dpi=120)
 
 

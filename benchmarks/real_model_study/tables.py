@@ -1,4 +1,4 @@
-"""The tables of docs/real-model.md and docs/gemma.md, from the results that are kept."""
+"""The tables of docs/results.md on SmolLM2 and Gemma 3, from the stored results."""
 
 from __future__ import annotations
 
