@@ -19,6 +19,7 @@ from .calibration.calibrate import calibrate, calibrate_discarded_mass
 from .calibration.find_tau import find_tau
 from .fingerprint.model import folder_fingerprint, model_fingerprint
 from .gguf.convert import convert_gguf
+from .sparse.entering import NotEnteredWarning
 from .sparse.run import SparseRun
 from .sparse.selection import apply_selection
 from .sparse.sparsify import DenseDraftsWarning, NothingSparsifiedWarning, sparsify
@@ -31,6 +32,7 @@ __all__ = [
     "Int8Cache",
     "LayerStatistics",
     "LayerSummary",
+    "NotEnteredWarning",
     "NothingSparsifiedWarning",
     "Recording",
     "SparseRun",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Literal
 
 from torch import Tensor
@@ -16,10 +15,11 @@ from ...fallback.prefill import Prompt, Selector, select_and_attend
 from ..hook.architecture import num_layers
 from ..hook.attach import attached, check_model, check_switches
 from ..hook.attention import AttentionCall
+from .entering import told_unless_entered
 from .statistics import Recorder, Recording, Statistics, checked_statistics, make_recorders
 
 
-@contextmanager
+@told_unless_entered
 def apply_selection(
     model: PreTrainedModel,
     select_for_layer: Callable[[int], Selector],
@@ -49,7 +49,7 @@ def apply_selection(
         TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: as `sparsify`.
 
     Warns:
-        SdcWithoutVmcWarning: as `sparsify`.
+        NotEnteredWarning, SdcWithoutVmcWarning: as `sparsify`.
 
     Example:
         >>> import torch, toptheta_npu.models as models
@@ -70,7 +70,7 @@ def apply_selection(
     kind = checked_statistics(statistics)
     check_choice("sdc", sdc, ("none", "exact"))
     check_modes("pre_softmax", sdc, 0.0, None, "vmc" if vmc else None)
-    warn_of_sdc_without_vmc(sdc, vmc, stacklevel=3)
+    warn_of_sdc_without_vmc(sdc, vmc, stacklevel=4)
     check_model(model)
     _check_targets(targets, num_layers(model))
     recorders = make_recorders(model, kind, targets) if kind else None

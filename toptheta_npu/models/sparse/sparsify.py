@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import get_args
 
 import torch
@@ -30,6 +29,7 @@ from ..hook.architecture import check_operator_takes, num_heads, num_layers, sli
 from ..hook.attach import attached, check_model, check_switches
 from ..hook.generating import generating
 from .device_thresholds import DeviceThresholds
+from .entering import told_unless_entered
 from .run import SparseRun
 from .statistics import Statistics, checked_statistics, make_recorders
 from .threshold_rule import ThresholdOptions, ThresholdRule
@@ -43,7 +43,7 @@ class DenseDraftsWarning(UserWarning):
     """A `sparsify` context ended in which drafts of assisted generation or prompt lookup were verified dense."""
 
 
-@contextmanager
+@told_unless_entered
 def sparsify(
     model: PreTrainedModel,
     thresholds: ThresholdTable | None = None,
@@ -110,6 +110,7 @@ def sparsify(
         DenseDraftsWarning: at the end, if assisted generation or prompt lookup verified drafts in dense calls, since
             they were more than ``verify_tokens``.
         MeanDiscardedMassWarning: ``sdc="offline"`` with a table that holds the mean discarded mass.
+        NotEnteredWarning: what this returns was dropped without a ``with``.
         NothingSparsifiedWarning: at the end, if no row was longer than k; or if every row in the statistics, where they
             are collected, kept all keys by ``tau``.
         SdcWithoutVmcWarning: ``sdc="exact"`` with ``vmc=False``.
@@ -155,10 +156,10 @@ def sparsify(
         if tau is None else UniformLookup(tau, thresholds.num_layers, thresholds.num_heads, lse)
     )  # fmt: skip
     at_k = prepared.at(target)
-    prepared.warn_beyond(stacklevel=3)
+    prepared.warn_beyond(stacklevel=4)
     mass = _offline_mass(thresholds, at_k) if sdc == "offline" else None
     check_modes(thresholds.placement, sdc, sdc_gamma, mass, "vmc" if vmc else None)
-    warn_of_sdc_without_vmc(sdc, vmc, stacklevel=3)
+    warn_of_sdc_without_vmc(sdc, vmc, stacklevel=4)
     options = ThresholdOptions(sdc, sdc_gamma, vmc, prefill, verify_tokens)
     recorders = make_recorders(model, kind) if kind else None
     on_device = DeviceThresholds(at_k, _devices(model))
@@ -202,7 +203,7 @@ def _offline_mass(thresholds: ThresholdTable, at_k: ThresholdsAtK) -> Tensor:
             "sdc='offline' uses the mean discarded mass, which a few rows make far too large for most: it can be worse "
             "than sdc='none'; run calibrate_discarded_mass again, whose default is the geometric mean",
             MeanDiscardedMassWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
     return at_k.discarded_mass[0]
 
@@ -214,7 +215,7 @@ def _warn_of_drafts(most: int, options: ThresholdOptions) -> None:
             f"fewer at a time, or raise verify_tokens (to {MAX_TOKENS} at most); prefill='thresholded' runs any number "
             "by thresholds, slowly",
             DenseDraftsWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
 
 
@@ -233,19 +234,19 @@ def _warn(run: SparseRun, longest: int, calibrated: int | None) -> None:
             f"no row was sparsified: {seen}, and {rule}. Feed longer "
             f"sequences{remedy}; prefill='thresholded' covers prompts and scoring",
             NothingSparsifiedWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
     elif run.tau is not None and run.left_nothing_out():
         warnings.warn(
             f"no row was sparsified: with tau={run.tau:g} every row, of up to {longest} keys, kept all of them. Raise "
             "tau, or feed longer sequences: of n keys, each has the share 1/n where attention is even",
             NothingSparsifiedWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
     elif calibrated is not None and longest > calibrated:
         warnings.warn(
             f"rows of up to {longest} keys used the thresholds of length {calibrated}, the longest calibrated; "
             "calibrate on longer sequences, or pass max_length and lookup='fitted'",
             ThresholdExtrapolationWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
