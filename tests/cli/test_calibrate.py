@@ -225,7 +225,7 @@ def test_less_text_than_asked_for_is_told(model: Path, folder: Path, capsys: pyt
     assert main(str(model), "--text", "texts", *QUICK, "--sequences", "500") == 0
     out = words(capsys.readouterr().out)
     assert re.search(r"note: The texts hold \d+ windows of 96 tokens to calibrate on, and not 500\.", out)
-    assert "note: Left out as binary, empty or JSON: 1 of the files, such as texts/picture.png." in out
+    assert "note: Left out: 1 binary file, such as texts/picture.png." in out
 
 
 def broken_models(folder: Path, model: Path) -> None:

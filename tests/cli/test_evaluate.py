@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import re
 import shutil
@@ -260,6 +261,24 @@ def test_text_that_thresholds_were_calibrated_on_is_told(
     assert note in words(capsys.readouterr().out)
     assert main(model, *QUICK, *METHODS[:2], "--restart") == 0
     assert "was calibrated on" not in capsys.readouterr().out
+
+
+def test_files_that_are_no_text_are_told(model: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "texts").mkdir()
+    Path("book.txt").rename("texts/book.txt")
+    Path("texts/more.txt").write_text("text", encoding="utf-16")
+    Path("texts/more.txt.gz").write_bytes(gzip.compress(b"text"))
+    Path("texts/more.json").write_text("{}")
+    left_out = (
+        "1 .json file, such as texts/more.json (name it .jsonl if it has an object a line); "
+        "1 UTF-16 file, such as texts/more.txt (convert it: iconv -f utf-16 -t utf-8); "
+        "1 gzip file, such as texts/more.txt.gz (unpack it: gunzip -k)"
+    )
+    few = ("--text", "texts", *QUICK[2:], "--method", "dense")
+    assert main(model, *few) == 0
+    assert f"note: Left out: {left_out}." in words(capsys.readouterr().out)
+    assert main(model, *few, "--windows", "9999") == 2
+    assert re.search(rf"got \d+ windows \(left out: {re.escape(left_out)}\)", words(capsys.readouterr().err))
 
 
 def test_thresholds_of_another_model_are_refused(model: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

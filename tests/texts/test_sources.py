@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import io
 import json
+import lzma
+import os
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -11,6 +17,13 @@ from hypothesis import strategies as st
 
 from toptheta_npu.errors import TopThetaError, TopThetaTypeError, TopThetaValueError
 from toptheta_npu.texts import PlainText, Source, find_sources, sources
+
+
+def zipped() -> bytes:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        archive.writestr("a.txt", "text")
+    return content.getvalue()
 
 
 def documents(source: Source) -> list[str]:
@@ -52,9 +65,22 @@ def test_pieces_end_after_lines_or_before_spaces(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"a\nab\xff c", "expected text in UTF-8, got byte 0xff at offset 4; leave it out, or convert it: iconv -f l"),
+        (b"a\nab\xff c", "expected text in UTF-8, got byte 0xff at offset 4; leave it out, or convert it from "),
         (b"x\n" * 100_000 + b"\xe4", "byte 0xe4 at offset 200000"),
-        (b"abc\0def", "got a binary one, with null bytes; leave it out"),
+        (b"abc\0def", "got a binary file, with null bytes; leave it out"),
+        (b"x\n" * 100_000 + b"\0", "got a binary file, with null bytes; leave it out"),
+        ("zwölf".encode("utf-16"), "got a UTF-16 file; convert it: iconv -f utf-16 -t utf-8"),
+        ("\ufeffzwölf".encode("utf-16-be"), "got a UTF-16 file; convert it: iconv -f utf-16 -t utf-8"),
+        ("zwölf".encode("utf-16-le"), "got a UTF-16 file; convert it: iconv -f utf-16le -t utf-8"),
+        ("zwölf".encode("utf-16-be"), "got a UTF-16 file; convert it: iconv -f utf-16be -t utf-8"),
+        ("漢字".encode("utf-16"), "got a UTF-16 file; convert it: iconv -f utf-16 -t utf-8"),
+        ("zwölf".encode("utf-32"), "got a UTF-32 file; convert it: iconv -f utf-32 -t utf-8"),
+        (gzip.compress(b"text"), "got a gzip file; unpack it: gunzip -k"),
+        (bz2.compress(b"text"), "got a bzip2 file; unpack it: bunzip2 -k"),
+        (lzma.compress(b"text"), "got an xz file; unpack it: unxz -k"),
+        (zipped(), "got a zip file; unpack it: unzip"),
+        (b"%PDF-1.7\n", "got a PDF file; extract its text: pdftotext"),
+        (b"PAR1\x15\x04", "got a Parquet file; convert it to JSON lines"),
     ],
 )
 def test_bytes_that_are_no_text_are_named(content: bytes, message: str, tmp_path: Path) -> None:
@@ -81,6 +107,11 @@ def test_json_lines_have_a_document_a_line(tmp_path: Path, monkeypatch: pytest.M
         ("{oops", TopThetaValueError, "expected a JSON object, got '{oops'"),
         ("[1]", TopThetaValueError, "expected a JSON object with a field 'text', got [1]"),
         ("[" * 10**5, TopThetaValueError, "expected a JSON object"),
+        (
+            r'{"text": "a\ud800b"}',
+            TopThetaValueError,
+            r"expected whole characters of Unicode, got half a surrogate pair, \ud800; correct the line",
+        ),
     ],
 )
 def test_bad_lines_are_named_by_file_and_line(
@@ -98,6 +129,7 @@ def test_a_folder_gives_its_text_files_in_order(tmp_path: Path) -> None:
     for name, content in {
         "b.txt": b"b", "a/c.py": b"c", "a/d.jsonl": b'{"text": "d"}\n{"text": "e"}\n', "picture.png": b"\x89PNG\0",
         "empty.txt": b"", "a.JSON": b"{}", ".hidden": b"hidden", ".git/config": b"hidden",
+        "f.gz": gzip.compress(b"f"), "g.txt": "g".encode("utf-16"), "h.txt": "漢字".encode("utf-16"),
     }.items():  # fmt: skip
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
@@ -106,7 +138,19 @@ def test_a_folder_gives_its_text_files_in_order(tmp_path: Path) -> None:
     found = find_sources([folder])
     assert [source.name for source in found.sources] == ["texts/a/c.py", "texts/a/d.jsonl", "texts/b.txt"]
     assert [text for source in found.sources for text in documents(source)] == ["c", "d", "e", "b"]
-    assert [path.name for path in found.left_out] == ["a.JSON", "empty.txt", "picture.png"]
+    assert {path.name: what.name for path, what in found.left_out} == {
+        "a.JSON": ".json file", "dangling": "broken link", "empty.txt": "empty file", "f.gz": "gzip file",
+        "g.txt": "UTF-16 file", "h.txt": "UTF-16 file", "loop": "linked folder", "picture.png": "binary file",
+    }  # fmt: skip
+    (note,) = found.notes()
+    assert note == (
+        f"Left out: 1 .json file, such as {folder}/a.JSON (name it .jsonl if it has an object a line); "
+        f"1 broken link, such as {folder}/dangling; 1 empty file, such as {folder}/empty.txt; "
+        f"1 gzip file, such as {folder}/f.gz (unpack it: gunzip -k); "
+        f"2 UTF-16 files, such as {folder}/g.txt (convert it: iconv -f utf-16 -t utf-8); "
+        f"1 linked folder, such as {folder}/loop (name it too); 1 binary file, such as {folder}/picture.png."
+    )
+    assert find_sources([folder / "b.txt"]).notes() == []
 
 
 @pytest.mark.parametrize(
@@ -115,7 +159,8 @@ def test_a_folder_gives_its_text_files_in_order(tmp_path: Path) -> None:
         ("nowhere", "nowhere: expected a file or folder with text, got no such file; correct the path"),
         ("empty.txt", "empty.txt: expected a file with text, got an empty one; leave it out"),
         ("a.json", "a.json: expected text or JSON lines, got a .json file; name it .jsonl if it has an object a line"),
-        ("binary", "binary: expected a folder with text files, got one without any, only binary, empty or JSON ones; "),
+        ("binary", "got one without any (left out: 1 binary file, such as {folder}/binary/a.bin); name another folder"),
+        ("pipe", "pipe: expected a file or folder with text, got a pipe or device; write its output to a file, and"),
     ],
 )
 def test_paths_that_lead_to_no_text_are_refused(name: str, message: str, tmp_path: Path) -> None:
@@ -123,9 +168,10 @@ def test_paths_that_lead_to_no_text_are_refused(name: str, message: str, tmp_pat
     (tmp_path / "a.json").write_text("{}")
     (tmp_path / "binary").mkdir()
     (tmp_path / "binary" / "a.bin").write_bytes(b"\0")
+    os.mkfifo(tmp_path / "pipe")
     with pytest.raises(TopThetaValueError) as caught:
         find_sources([tmp_path / name])
-    assert message in str(caught.value)
+    assert message.format(folder=tmp_path) in str(caught.value)
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:

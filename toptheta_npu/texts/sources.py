@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import codecs
 import json
+import stat
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,12 +13,16 @@ from typing import NamedTuple, Protocol
 
 from .._files import file_error, status
 from ..errors import TopThetaTypeError, TopThetaValueError, shown
+from .formats import BINARY, Format, foreign_format
 
 #: Bytes of a text file that are tokenised at a time, about.
 PIECE = 2**17
 _JSON_LINES = (".jsonl", ".ndjson")
 #: May hold JSON lines or JSON of another form, which is no text.
 _JSON = ".json"
+#: What a folder holds beside texts.
+_EMPTY, _OTHER_JSON = Format("empty file"), Format(".json file", "name it .jsonl if it has an object a line")
+_LINKED, _BROKEN, _SPECIAL = Format("linked folder", "name it too"), Format("broken link"), Format("special file")
 
 
 class Piece(NamedTuple):
@@ -91,15 +97,16 @@ class PlainText:
 
     def _decoded(self, block: bytes, offset: int, ends: bool) -> tuple[str, int]:
         """Decode the characters that are whole, and count their bytes."""
+        found = foreign_format(block) if offset == 0 else BINARY if b"\0" in block else None
+        if found is not None:
+            got = "a binary file, with null bytes" if found is BINARY else found.one
+            raise file_error(self.path, "text in UTF-8", got, found.remedy or "leave it out")
         try:
-            text, used = codecs.utf_8_decode(block, "strict", ends)
+            return codecs.utf_8_decode(block, "strict", ends)
         except UnicodeDecodeError as error:
             got = f"byte 0x{block[error.start]:02x} at offset {offset + error.start}"
-            remedy = "leave it out, or convert it: iconv -f latin1 -t utf-8"
+            remedy = "leave it out, or convert it from its encoding; for latin1: iconv -f latin1 -t utf-8"
             raise file_error(self.path, "text in UTF-8", got, remedy) from error
-        if "\0" in text:
-            raise file_error(self.path, "a text file", "a binary one, with null bytes", "leave it out")
-        return text, used
 
 
 class JsonLines(PlainText):
@@ -148,7 +155,24 @@ class JsonLines(PlainText):
         if not isinstance(text, str):
             remedy = "name another field with --field"
             raise TopThetaTypeError(where, f"text in field {self._field!r}", shown(text), remedy)
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            lone = f"half a surrogate pair, \\u{ord(text[error.start]):04x}"
+            raise TopThetaValueError(where, "whole characters of Unicode", lone, "correct the line") from error
         return text
+
+
+class LeftOut(NamedTuple):
+    """What a folder holds and is not read.
+
+    Attributes:
+        path: of a file, or of a link to a folder.
+        what: a noun for it; its remedy is how to make it be read, or empty.
+    """
+
+    path: Path
+    what: Format
 
 
 @dataclass
@@ -157,18 +181,35 @@ class Sources:
 
     Attributes:
         sources: in the order in which they were named; the files of a folder by their paths.
-        left_out: files of folders that hold null bytes, nothing at all, or JSON.
+        left_out: from folders, by their paths.
     """
 
     sources: list[Source] = field(default_factory=list)
-    left_out: list[Path] = field(default_factory=list)
+    left_out: list[LeftOut] = field(default_factory=list)
+
+    def notes(self) -> list[str]:
+        """Say what was left out, in one sentence; none where nothing was."""
+        return [f"Left out: {self._all_left_out()}."] if self.left_out else []
+
+    def aside(self) -> str:
+        """Say the same behind what an error says of the texts."""
+        return f" (left out: {self._all_left_out()})" if self.left_out else ""
+
+    def _all_left_out(self) -> str:
+        counts = Counter(what for _, what in self.left_out)
+        first = {what: path for path, what in reversed(self.left_out)}
+        return "; ".join(
+            f"{count} {what.name}{'s' * (count > 1)}, such as {first[what]}" + (what.remedy and f" ({what.remedy})")
+            for what, count in counts.items()
+        )
 
 
 def find_sources(paths: Sequence[Path], field: str = "text") -> Sources:
     """Find the sources behind ``paths``: text files, files of JSON lines, and folders of both.
 
-    Files with names ending in .jsonl or .ndjson are JSON lines, every other file is plain text. Of a folder hidden,
-    empty and binary files and those ending in .json are left out, and linked folders are not entered.
+    Files with names ending in .jsonl or .ndjson are JSON lines, every other file is plain text. Hidden files of a
+    folder are not read. Nor are its empty, binary, compressed and UTF-16 files, those ending in .json, and linked
+    folders: these are listed as left out.
 
     Args:
         paths: files and folders.
@@ -195,6 +236,9 @@ def find_sources(paths: Sequence[Path], field: str = "text") -> Sources:
         elif path.suffix.lower() == _JSON:
             remedy = "name it .jsonl if it has an object a line, or .txt to read it as it is"
             raise file_error(path, "text or JSON lines", "a .json file", remedy)
+        elif not stat.S_ISREG(where.st_mode):  # of size 0, and it could be read only once
+            remedy = "write its output to a file, and name that"
+            raise file_error(path, what, "a pipe or device", remedy)
         elif not where.st_size:
             raise file_error(path, "a file with text", "an empty one", "leave it out")
         else:
@@ -203,19 +247,32 @@ def find_sources(paths: Sequence[Path], field: str = "text") -> Sources:
 
 
 def _add_folder(found: Sources, folder: Path, field: str) -> None:
-    before, name = len(found.sources), folder.name or folder.resolve().name
+    there, name = Sources(), folder.name or folder.resolve().name
     for file in sorted(folder.rglob("*")):
         inside = file.relative_to(folder)
-        if not file.is_file() or any(part.startswith(".") for part in inside.parts):
+        if any(part.startswith(".") for part in inside.parts) or (file.is_dir() and not file.is_symlink()):
             continue
-        beginning = _read(file, 0)
-        if file.suffix.lower() == _JSON or not beginning or b"\0" in beginning:
-            found.left_out.append(file)
+        if (reason := _unread(file)) is not None:
+            there.left_out.append(LeftOut(file, reason))
         else:
-            found.sources.append(_source(file, f"{name}/{inside.as_posix()}", field))
-    if len(found.sources) == before:
-        got = "one without any" + (", only binary, empty or JSON ones" if found.left_out else "")
-        raise file_error(folder, "a folder with text files", got, "name another folder, or its files one by one")
+            there.sources.append(_source(file, f"{name}/{inside.as_posix()}", field))
+    if not there.sources:
+        remedy = "name another folder, or its files one by one"
+        raise file_error(folder, "a folder with text files", f"one without any{there.aside()}", remedy)
+    found.sources += there.sources
+    found.left_out += there.left_out
+
+
+def _unread(file: Path) -> Format | None:
+    """Tell why a file of a folder is not read as text. Return None for one that is."""
+    if file.is_dir():
+        return _LINKED
+    if not file.is_file():
+        return _BROKEN if file.is_symlink() else _SPECIAL
+    if file.suffix.lower() == _JSON:
+        return _OTHER_JSON
+    beginning = _read(file, 0)
+    return foreign_format(beginning) if beginning else _EMPTY
 
 
 def _source(file: Path, name: str, field: str) -> Source:

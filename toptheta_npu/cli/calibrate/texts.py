@@ -112,13 +112,13 @@ def collect(
     windows = collect_windows(texts.calibration.sources, conventions, plan.length, most, progress)
     there = len(windows.tokens)
     kept_back = _kept_back(texts, there if wanted is None or there != most else wanted)
-    _check_enough("--text", windows, conventions, plan.length, min(kept_back, 1))
+    _check_enough("--text", texts.calibration, windows, conventions, plan.length, min(kept_back, 1))
     places = held_out_places(there, kept_back)
     calibration = [window for place, window in enumerate(windows.tokens) if place not in places][:wanted]
     held_out = [windows.tokens[place] for place in places]
     if texts.evaluation is not None:
         judged = collect_windows(texts.evaluation.sources, conventions, plan.length, MAX_JUDGED)
-        _check_enough("--evaluation", judged, conventions, plan.length)
+        _check_enough("--evaluation", texts.evaluation, judged, conventions, plan.length)
         held_out = judged.tokens
     notes = _notes(texts, wanted, len(calibration), plan.length)
     names = [source.name for source in windows.sources]
@@ -130,7 +130,9 @@ def collect(
     return Material(calibration, held_out, notes, provenance)
 
 
-def _check_enough(option: str, windows: Windows, conventions: Conventions, length: int, kept_back: int = 0) -> None:
+def _check_enough(
+    option: str, sources: Sources, windows: Windows, conventions: Conventions, length: int, kept_back: int = 0
+) -> None:
     needed, body = 1 + kept_back, conventions.body(length)
     if len(windows.tokens) >= needed:
         return
@@ -139,14 +141,11 @@ def _check_enough(option: str, windows: Windows, conventions: Conventions, lengt
     spare = ", of which one is kept back to judge by" * kept_back
     remedy = "name more text" + (f", or use --length {most}" if most >= _SHORTEST else "")
     expected = f"at least {needed * body} tokens for {needed} window{'s' * kept_back} of {length}{spare}"
-    raise TopThetaValueError(option, expected, str(have), remedy)
+    raise TopThetaValueError(option, expected, f"{have}{sources.aside()}", remedy)
 
 
 def _notes(texts: Texts, wanted: int | None, have: int, length: int) -> list[str]:
     notes = []
     if wanted is not None and have < wanted:
         notes.append(f"The texts hold {have} windows of {length} tokens to calibrate on, and not {wanted}.")
-    for sources in filter(None, texts):
-        if left_out := sources.left_out:
-            notes.append(f"Left out as binary, empty or JSON: {len(left_out)} of the files, such as {left_out[0]}.")
-    return notes
+    return notes + [note for sources in texts if sources for note in sources.notes()]

@@ -39,6 +39,7 @@ class Texts:
         self._candidate = candidate
         self._tables = tables
         self._sources: list[Source] = []
+        self._left_out: list[str] = []
         default = _EMBEDDED_LENGTH if options.model is None else _MAX_LENGTH
         calibrated = [int(table.lengths[-1]) for table in tables.values()]
         self.length = _window_length(options.length, candidate.longest, min([default, *calibrated]))
@@ -55,7 +56,7 @@ class Texts:
         return self._windows
 
     def notes(self) -> list[str]:
-        """Write a sentence for each table that was calibrated on text of the same name."""
+        """Say what of the text is not read, and which tables were calibrated on text of the same name."""
         if PERPLEXITY not in self._options.task:
             return []
         names = {source.name for source in self._sources}
@@ -63,7 +64,7 @@ class Texts:
             table: sorted(names & set(content.provenance.get("texts", "").split(", ")))
             for table, content in self._tables.items()
         }
-        return [
+        return self._left_out + [
             f"{table} was calibrated on text named {', '.join(same)}, as is scored here; name text that is new to it."
             for table, same in shared.items()
             if same
@@ -90,13 +91,14 @@ class Texts:
 
     def _named(self) -> Tensor:
         found = find_sources(self._options.text, self._options.field)
+        self._left_out = found.notes()
         wanted = self._options.windows
         conventions = Conventions.of(self._candidate.tokenizer)
         windows = collect_windows(found.sources, conventions, self.length, wanted)
         if (there := len(windows.tokens)) < wanted:
             expected = f"text for {wanted} windows of {self.length} tokens"
             remedy = "name more text, or lower --windows or --length"
-            raise TopThetaValueError("--text", expected, f"{there} windows", remedy)
+            raise TopThetaValueError("--text", expected, f"{there} windows{found.aside()}", remedy)
         self._sources = windows.sources
         return torch.stack(windows.tokens)
 
