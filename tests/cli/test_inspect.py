@@ -77,7 +77,7 @@ def test_tells_what_the_file_holds(file: str, capsys: pytest.CaptureFixture[str]
         "size +3 layers x 2 heads",
         "k +8, 32",
         "layer_k +0, 40, 0",
-        "row lengths +9 to 400, 6 knots",
+        "row lengths +9 to 400, stored at 6 of them",
         "discarded mass +no",
         r"fingerprint +llama:0{60}",
         "dense +layer 2: no row of it was calibrated *$",

@@ -15,29 +15,30 @@ from ..errors import TopThetaError
 from .benchmark.command import command as benchmark
 from .benchmark.generate import command as benchmark_generate
 from .calibrate.command import command as calibrate
-from .common.shell import Command
+from .common.shell import Command, Group
 from .convert.command import command as convert
 from .doctor import doctor
 from .evaluate.command import command as evaluate
 from .evaluate.demo import command as demo
 from .evaluate.plot import plot
+from .find_tau import command as find_tau
 from .thresholds.inspect import inspect
 from .verify import verify
 
 # rich's boxes cut the names of long options
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-app.command()(demo)
-app.command()(doctor)
-app.command()(calibrate)
-app.command()(evaluate)
-app.command()(inspect)
-app.command()(convert)
-app.command()(plot)
-app.command()(benchmark)
-app.command()(benchmark_generate)
-app.command()(verify)
-for registered in app.registered_commands:
-    registered.cls = Command
+app = typer.Typer(
+    cls=Group, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
+)
+#: The commands by the heading that the help puts them under.
+_COMMANDS = {
+    "Start here": (demo, doctor),
+    "Choose thresholds": (find_tau, calibrate, inspect, convert),
+    "Measure what a model loses": (evaluate, plot),
+    "Measure what it gains": (benchmark_generate, benchmark, verify),
+}
+for heading, commands in _COMMANDS.items():
+    for each in commands:
+        app.command(cls=Command, rich_help_panel=heading)(each)
 
 #: The extra that brings a package.
 _EXTRAS = {
@@ -63,10 +64,10 @@ def _print_version(wanted: bool) -> None:
 def _about(
     wanted: Annotated[
         bool,
-        typer.Option("--version", is_eager=True, callback=_print_version, help="Print the versions and the backends."),
+        typer.Option("--version", is_eager=True, callback=_print_version, help="Print versions and backends."),
     ] = False,
 ) -> None:
-    """Top-Theta attention: calibrated thresholds instead of top-k."""
+    """Top-Theta attention: skip tokens by a threshold instead of top-k."""
 
 
 def main(commands: typer.Typer = app) -> None:

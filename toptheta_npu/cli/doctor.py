@@ -50,11 +50,11 @@ def doctor(
         list[int] | None,
         typer.Option(metavar="INT", help="Sequences in a batch, with MODEL. Repeatable. Default: 1, 8 and 32."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for a bug report.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, such as for a bug report.")] = False,
     probe: Annotated[bool, typer.Option(help="Import torch_npu in a separate process and ask it for devices.")] = True,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with status 1 unless NPU tensors can run.")] = False,
 ) -> None:
-    """Show what works here and what an NPU still needs, or what a model can gain.
+    """Show what works here, or what MODEL can gain at most.
 
     The exit status is 0 if the operators run on the CPU; with --strict, only if NPU tensors can run too.
 

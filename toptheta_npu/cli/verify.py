@@ -28,15 +28,21 @@ _DEVICE = "npu"
 
 
 def verify(
-    only: Annotated[list[str] | None, typer.Option(help="Name of a check; may be given several times.")] = None,
-    list_: Annotated[bool, typer.Option("--list", help="Print the checks and what each takes for granted.")] = False,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Check to run. Repeatable. Default: all.")
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="Print the checks and what each confirms.")] = False,
     times: Annotated[
-        bool, typer.Option("--times/--no-times", help="Also time 20 shapes and fit the model's constants.")
+        bool, typer.Option("--times/--no-times", help="Also time 20 shapes and fit the time model's constants.")
     ] = True,
-    output: Annotated[Path | None, typer.Option(help="Write outcomes, times and constants here, as JSON.")] = None,
-    seconds: Annotated[float, typer.Option(min=1, help="A check that takes longer counts as hanging.")] = 300,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where to write outcomes, times and constants as JSON.")
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option(min=1, metavar="FLOAT", help="Seconds after which a check counts as hanging.")
+    ] = 300,
 ) -> None:
-    """Confirm on an NPU what the kernel takes for granted, then calibrate the model of its time.
+    """Check the kernel on an NPU, then time it.
 
     Each check is a small call, compared with the PyTorch fallback on the CPU. The exit status is 1 if a check fails.
     With --only, nothing is timed.

@@ -37,30 +37,45 @@ MAX_ROUNDS = 100_000
 class Options:
     """The options of the command."""
 
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or npu; in a clone also host-model.")] = None
+    device: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Device to run on: cpu, cuda or npu; in a clone also host-model.")
+    ] = None
     shape: Annotated[
         list[str],
         typer.Option(
-            help="heads=32/8,n=8192 and any of k, batch, head_dim, dtype, block_size, cache=int8, query_tokens; may be "
-            "given again. Default: a table of shapes."
+            metavar="TEXT",
+            help="Shape to time: heads=32/8,n=8192 and any of k, batch, head_dim, dtype, block_size, cache=int8 and "
+            "query_tokens. Repeatable. Default: a table of shapes.",
         ),
     ] = dataclasses.field(default_factory=list)
-    k: Annotated[int | None, typer.Option("--k", help="Kept per head and token, for every shape.")] = None
-    query_tokens: Annotated[
-        int | None, typer.Option(help="Query tokens of each sequence in a step, up to 16, for every shape.")
+    k: Annotated[
+        int | None, typer.Option("--k", metavar="INT", help="Elements to keep per head and token, in every shape.")
     ] = None
-    cache: Annotated[str, typer.Option(help="cold: beyond the last-level cache; hot; or both.")] = "both"
-    rounds: Annotated[int | None, typer.Option(min=1, max=MAX_ROUNDS, help="Interleaved rounds per shape.")] = None
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures here.")] = None
+    query_tokens: Annotated[
+        int | None, typer.Option(metavar="INT", help="Query tokens per sequence and step, up to 16, in every shape.")
+    ] = None
+    cache: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="CPU or GPU caches to time with: cold (K and V beyond the last level), hot, or both."
+        ),
+    ] = "both"
+    rounds: Annotated[
+        int | None,
+        typer.Option(min=1, max=MAX_ROUNDS, metavar="INT", help="Rounds per shape. Default: 15 on a CPU, else 50."),
+    ] = None
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Where to write all figures as JSON.")
+    ] = None
     constants: Annotated[
-        Path | None, typer.Option(help="With --device host-model: a file of toptheta verify in place of its constants.")
+        Path | None, typer.Option(metavar="FILE", help="Output of toptheta verify whose constants host-model uses.")
     ] = None
 
 
 def benchmark(options: Options) -> None:
-    """Compare Top-θ decode attention with the best dense attention of a device, cold and hot.
+    """Time the attention of a decode step, without a model.
 
-    Every answer is checked before it is timed. Ratios are formed inside interleaved rounds.
+    It is compared with the best dense attention of the device. Every answer is checked before it is timed.
     """
     console = printing.console()
     check_choice("--cache", options.cache, tuple(_CACHES))

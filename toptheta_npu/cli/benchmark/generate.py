@@ -77,9 +77,10 @@ class Options:
 
 
 def benchmark_generate(options: Options) -> None:
-    """Time the decode steps of generate(), and split the gain into kernel and threshold.
+    """Time generate() with your model.
 
-    The row "same kernel, all of V" runs our kernel at tau=0, which loses nothing. Prompts are not timed.
+    The gain of a decode step is split into kernel and threshold. The row "same kernel, all of V" runs our kernel at
+    tau=0, which loses nothing. Prompts are not timed.
     """
     from ...models.caches.int8 import has_channel_scales
     from ...timing import end_to_end

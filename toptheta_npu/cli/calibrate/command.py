@@ -26,14 +26,16 @@ if TYPE_CHECKING:
 
 
 def calibrate(options: asked.Options) -> None:
-    """Calibrate thresholds for a model on text, and say what they keep on text that was kept back.
+    """Calibrate thresholds for your model on text.
+
+    It reports what the thresholds keep on held-out text. Try toptheta evaluate --tau first: tau needs no calibration.
 
     \b
     Why these defaults:
-    - pooled keeps k on average, and serves every k from 64 to 256 from one pass;
-    - post_softmax compares shares of the attention, which hold from row to row, and loses half as much;
-    - a quarter of the rows, since neighbouring rows are much alike;
-    - 512 in the first two layers, as in the paper, at most a quarter of a window.
+    - pooled keeps k on average, and one pass serves every k from 64 to 256;
+    - post_softmax compares probabilities, and loses half as much;
+    - a quarter of the rows is enough: neighbouring rows are alike;
+    - 512 in the first two layers is the paper's choice.
     """
     # whatever can be wrong is looked at before the weights are loaded
     from ... import models

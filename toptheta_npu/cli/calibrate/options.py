@@ -17,7 +17,15 @@ from ...errors import TopThetaCombinationError, TopThetaValueError
 from ...thresholds.kinds import ESTIMATORS
 from ..common.layer_k import layer_k_of
 from ..common.model import Candidate, default_dtype, look_at
-from ..common.options import KV_CACHES, DeviceName, DtypeName, ModelName, TrustRemoteCode
+from ..common.options import (
+    KV_CACHES,
+    DeviceName,
+    DtypeName,
+    ModelName,
+    TextField,
+    TextPaths,
+    TrustRemoteCode,
+)
 
 if TYPE_CHECKING:
     from ...thresholds import Estimator, Placement
@@ -35,51 +43,75 @@ class Options:
     """The options of the command, as they were given; None: not at all."""
 
     model: ModelName = None
-    text: Annotated[
-        list[Path],
-        typer.Option(help="Text file, .jsonl, or folder of them; may be given again."),
-    ] = dataclasses.field(default_factory=list)
-    output: Annotated[Path, typer.Option("--output", "-o", help="The table.")] = Path("thresholds.theta")
-    force: Annotated[bool, typer.Option("--force", help="Replace the table that is there.")] = False
+    text: TextPaths = dataclasses.field(default_factory=list)
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write the thresholds.")] = (
+        Path("thresholds.theta")
+    )
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing table.")] = False
     evaluation: Annotated[
         list[Path],
-        typer.Option(help="Text to judge by, as --text. Default: one window in ten is kept back."),
+        typer.Option(
+            metavar="PATH", help="Text to check the thresholds on, as --text. Default: a tenth of the windows."
+        ),
     ] = dataclasses.field(default_factory=list)
-    field: Annotated[str, typer.Option(help="Field of .jsonl files.")] = "text"
+    field: TextField = "text"
     length: Annotated[
-        int | None, typer.Option(help="Tokens in a window. Default: the model's positions, up to 4096; embedded 2048.")
+        int | None,
+        typer.Option(
+            metavar="INT",
+            help="Tokens in a window of text. Default: the model's positions, up to 4096; 2048 for the embedded model.",
+        ),
     ] = None
     sequences: Annotated[
-        int | None, typer.Option(help="Windows; 0: as many as the texts hold. Default: 64; embedded 16.")
+        int | None,
+        typer.Option(
+            metavar="INT",
+            help="Windows of text to calibrate on; 0 takes all. Default: 64; 16 for the embedded model.",
+        ),
     ] = None
     k: Annotated[
         list[int],
-        typer.Option(help="Elements to keep per row; may be given again. Default: 64, 128 and 256."),
+        typer.Option("--k", metavar="INT", help="Elements to keep per row. Repeatable. Default: 64, 128 and 256."),
     ] = dataclasses.field(default_factory=list)
     layer_k: Annotated[
         str | None,
         typer.Option(
-            help="Least k of layers: 0:512,1:512, one number per layer, or one for all. Default: 512 in the first two."
+            metavar="LIST",
+            help="Least k of layers: 0:512,1:512, one number per layer, or one for all. Default: 512 in the first two.",
         ),
     ] = None
-    placement: Annotated[str, typer.Option(help="post_softmax or pre_softmax.")] = "post_softmax"
-    estimator: Annotated[str, typer.Option(help="pooled keeps k on average; algorithm1 is the paper's.")] = "pooled"
-    alpha: Annotated[float, typer.Option(help="Standard deviations to add (algorithm1).")] = 0.1
-    row_fraction: Annotated[float, typer.Option(help="Share of the rows to look at.")] = 0.25
+    placement: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="What to compare: post_softmax (probabilities) or pre_softmax (scores, faster)."
+        ),
+    ] = "post_softmax"
+    estimator: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="How to choose thresholds: pooled (keeps k on average) or algorithm1 (the paper's)."
+        ),
+    ] = "pooled"
+    alpha: Annotated[float, typer.Option(metavar="FLOAT", help="Standard deviations to add, with algorithm1.")] = 0.1
+    row_fraction: Annotated[float, typer.Option(metavar="FLOAT", help="Share of the rows to look at.")] = 0.25
     top_k_at_calibration: Annotated[
         bool | None,
         typer.Option(
             "--top-k-at-calibration/--dense-at-calibration",
-            help="What later layers see. Default: top-k with one k and algorithm1.",
+            help="What later layers see: top-k or dense. Default: top-k with one k and algorithm1, else dense.",
         ),
     ] = None
     kv_cache: Annotated[
-        str, typer.Option(help="auto, or int8: store scales per channel for such a cache, from one more pass.")
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="KV cache to calibrate for: auto, or int8, which adds a scale per channel (one more pass).",
+        ),
     ] = "auto"
-    seed: Annotated[int, typer.Option(help="Of the choice of rows.")] = 0
+    seed: Annotated[int, typer.Option(metavar="INT", help="Seed of the row sample.")] = 0
     dtype: DtypeName = None
     device: DeviceName = None
-    restart: Annotated[bool, typer.Option("--restart", help="Leave out what an interrupted run has done.")] = False
+    restart: Annotated[bool, typer.Option("--restart", help="Discard what an interrupted run has done.")] = False
     trust_remote_code: TrustRemoteCode = False
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ import torch
 import typer
 from rich.console import Console
 from rich.markup import escape
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from ..._configuration import written_in
 from ...errors import Setting, TopThetaArgumentError, TopThetaBackendError, TopThetaValueError
@@ -22,6 +23,10 @@ Error = TypeVar("Error", bound=TopThetaArgumentError)
 INTERRUPTED = 130
 #: Options that do not mean what arguments of the library with their names do: a number of windows, cold or hot.
 _OF_THE_SHELL_ALONE = frozenset({"cache", "sequences"})
+
+
+#: An argument in the help, with a type behind it.
+_ARGUMENT = re.compile(r"^([^-].*) <.*>$")
 
 
 class Command(TyperCommand):
@@ -42,6 +47,13 @@ class Command(TyperCommand):
                 remedy = "give one; in a script, look whether the variable is set"
                 raise TopThetaValueError(name, "a value", "an empty one", remedy)
 
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the help of all parameters, of arguments without the names that Python has for their types."""
+        write = formatter.write_dl
+        formatter.write_dl = lambda rows, *rest: write([(_ARGUMENT.sub(r"\1", row[0]), row[1]) for row in rows], *rest)
+        super().format_options(ctx, formatter)
+        formatter.write_dl = write
+
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
@@ -54,6 +66,22 @@ class Command(TyperCommand):
         except KeyboardInterrupt:
             Console(stderr=True).print("interrupted.")
             raise typer.Exit(INTERRUPTED) from None
+
+
+class Group(TyperGroup):
+    """The commands, each under its heading in the help."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        headings: dict[str, list[Any]] = {}
+        for command in self.commands.values():
+            headings.setdefault(getattr(command, "rich_help_panel", "Commands"), []).append(command)
+        # typer leaves three times the space between two columns, too
+        widest = max(map(len, self.commands))
+        limit = formatter.width - 6 - widest
+        for heading, commands in headings.items():
+            with formatter.section(heading):
+                # names are as wide under every heading
+                formatter.write_dl([(each.name.ljust(widest), each.get_short_help_str(limit)) for each in commands])
 
 
 @contextmanager

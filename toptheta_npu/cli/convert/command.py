@@ -15,13 +15,13 @@ _OF_MODELS = ("folder", "dtype")
 
 
 def convert(options: Options) -> None:
-    """Convert a model or thresholds: model.gguf to a folder, a table to th.txt or sdc.txt, or back.
+    """Convert a GGUF model to a folder, or thresholds.
 
-    A GGUF file's LLaMA, Gemma 3, Qwen 2 or Qwen 3 model becomes a folder that every command, transformers and vLLM
-    take: toptheta convert model.gguf FOLDER. Needs the extra gguf.
+    toptheta convert model.gguf FOLDER writes a folder for transformers, vLLM and all commands. It takes LLaMA, Gemma 3,
+    Qwen 2 and Qwen 3 models, and needs the extra gguf.
 
-    Thresholds become files of the paper's authors, or a table again: toptheta convert FILE -o FILE. A th.txt holds
-    one k and does not say which model it is of.
+    toptheta convert FILE -o FILE converts a table of thresholds to the files of the paper's authors (th.txt, sdc.txt)
+    or back. A th.txt holds one k, and does not name its model.
     """
     of_model = is_gguf(options.source)
     for name in sorted(set(options.typed) - {"source"}):

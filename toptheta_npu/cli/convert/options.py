@@ -14,31 +14,42 @@ import typer
 class Options:
     """What the command line says; ``typed`` names what of it was typed."""
 
-    source: Annotated[Path, typer.Argument(help="The file to read: thresholds, or a model, model.gguf.")]
+    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="File to read: thresholds, or a model (.gguf).")]
     folder: Annotated[
-        Path | None, typer.Argument(help="Of a model: the folder to write, a new or empty one.", show_default=False)
+        Path | None,
+        typer.Argument(metavar="FOLDER", help="Where to write a model: a new or empty folder.", show_default=False),
     ] = None
     dtype: Annotated[
-        str, typer.Option(help="Of a model: float32, which keeps its weights exactly, bfloat16 or float16.")
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Dtype to write a model in: float32 (keeps the weights exactly), bfloat16 (half the size) or float16.",
+        ),
     ] = "float32"
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Of thresholds: the file to write.")
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write thresholds.")
     ] = None
     source_form: Annotated[
-        str | None, typer.Option("--from", help="theta or th. Default: by the name: .theta, .txt.")
+        str | None,
+        typer.Option("--from", metavar="NAME", help="Format to read: theta or th. Default: by the file name."),
     ] = None
     output_form: Annotated[
-        str | None, typer.Option("--to", help="theta, th or sdc. Default: by the name; sdc.txt for sdc.")
+        str | None,
+        typer.Option("--to", metavar="NAME", help="Format to write: theta, th or sdc. Default: by the file name."),
     ] = None
-    sdc: Annotated[Path | None, typer.Option(help="Add the discarded mass of this sdc.txt.")] = None
-    k: Annotated[int | None, typer.Option("--k", help="Of a table of several k, the one to write.")] = None
+    sdc: Annotated[Path | None, typer.Option(metavar="FILE", help="The sdc.txt whose discarded mass to add.")] = None
+    k: Annotated[int | None, typer.Option("--k", metavar="INT", help="The k to write, of a table with several.")] = None
     fingerprint_of: Annotated[
-        Path | None, typer.Option(help="Folder of the model that th.txt thresholds belong to.")
+        Path | None, typer.Option(metavar="FOLDER", help="Folder of the model that a th.txt belongs to.")
     ] = None
-    placement: Annotated[str | None, typer.Option(help="Of th.txt thresholds. Default: pre_softmax.")] = None
-    estimator: Annotated[str | None, typer.Option(help="Of th.txt thresholds. Default: algorithm1.")] = None
+    placement: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Placement of a th.txt. Default: pre_softmax.")
+    ] = None
+    estimator: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Estimator of a th.txt. Default: algorithm1.")
+    ] = None
     alpha: Annotated[
-        float | None, typer.Option(help="Of th.txt thresholds, the standard deviations added. Default: 0.1.")
+        float | None, typer.Option(metavar="FLOAT", help="Standard deviations that a th.txt adds. Default: 0.1.")
     ] = None
-    force: Annotated[bool, typer.Option("--force", help="Replace the file of thresholds that is there.")] = False
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file of thresholds.")] = False
     typed: Collection[str] = ()

@@ -45,7 +45,9 @@ _OF_UNIT = {"windows": ("--windows", "--length"), "prompts": ("--prompts", "--pr
 
 
 def evaluate(options: Options) -> None:
-    """Compare attention methods on your model: what they score, and which V rows they read.
+    """Compare attention methods on your model.
+
+    Each is scored on your text or tasks, and its V rows are counted.
 
     Every result (task, method, k) is saved at once. After an interrupt, the same command continues. More tasks, methods
     or k add to the file. toptheta plot draws it.

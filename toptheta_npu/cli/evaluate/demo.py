@@ -45,15 +45,24 @@ _PANEL = 96
 class DemoOptions:
     """The options of the command."""
 
-    output: Annotated[Path, typer.Option(help="Folder for the results and their figures.")] = Path("build/demo")
-    full: Annotated[bool, typer.Option("--full", help="Every method at every k, not at k=64 alone.")] = False
-    windows: Annotated[int, typer.Option(min=1, max=1000, help="Held-out windows of 2560 tokens.")] = 8
-    calibration: Annotated[int, typer.Option(min=2, max=1000, help="Sequences for the live calibration.")] = 12
-    new_tokens: Annotated[int, typer.Option(min=1, max=POSITIONS, help="Length of the two continuations.")] = 48
+    output: Annotated[Path, typer.Option(metavar="FOLDER", help="Where to write results and figures.")] = Path(
+        "build/demo"
+    )
+    full: Annotated[bool, typer.Option("--full", help="Measure every method at every k. Default: k=64 alone.")] = False
+    windows: Annotated[
+        int, typer.Option(min=1, max=1000, metavar="INT", help="Held-out windows of 2560 tokens to score.")
+    ] = 8
+    calibration: Annotated[int, typer.Option(min=2, max=1000, metavar="INT", help="Sequences to calibrate on.")] = 12
+    new_tokens: Annotated[
+        int, typer.Option(min=1, max=POSITIONS, metavar="INT", help="Tokens to generate after the prompt.")
+    ] = 48
 
 
 def demo(options: DemoOptions) -> None:
-    """Calibrate the embedded model, then compare Top-θ with dense attention, Top-k and controls."""
+    """Compare Top-θ with dense attention in a minute or two.
+
+    It uses the embedded model, measures Top-k and last-k as well, and calibrates thresholds before your eyes.
+    """
     from ...evaluation import corpus
     from ...evaluation.figures.plots import save_plots
     from ...evaluation.summary import tables_of

@@ -12,10 +12,13 @@ from ..._outputs import check_output_folder, require_matplotlib
 
 
 def plot(
-    file: Annotated[Path, typer.Argument(help="Results of toptheta evaluate.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the figures.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Results of toptheta evaluate.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where to write the figures.")],
 ) -> None:
-    """Draw an evaluation: score against what is read, a figure per task; PNG, SVG, and the data as CSV."""
+    """Draw the results of an evaluation.
+
+    Each task gets a figure of score against rows read, as PNG and SVG, with its data as CSV.
+    """
     from ...evaluation.figures.plots import save_plots
     from ...evaluation.results import read_results
 

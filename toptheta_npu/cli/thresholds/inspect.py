@@ -21,13 +21,19 @@ _MAX_LENGTHS_NAMED = 6
 
 
 def inspect(
-    file: Annotated[Path, typer.Argument(help="A table of thresholds.")],
-    k: Annotated[int | None, typer.Option("--k", help="Show thresholds of this k. Default: the middle one.")] = None,
-    layer: Annotated[int | None, typer.Option(help="Show the heads of this layer one by one.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    plot: Annotated[Path | None, typer.Option(help="Folder for a plot of theta over the length.")] = None,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Table of thresholds to show.")],
+    k: Annotated[
+        int | None, typer.Option("--k", metavar="INT", help="The k to show thresholds of. Default: the middle one.")
+    ] = None,
+    layer: Annotated[
+        int | None, typer.Option(metavar="INT", help="Layer to show head by head. Default: all layers.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where to write a plot of theta over the length.")
+    ] = None,
 ) -> None:
-    """Tell what a file of thresholds holds: its summary, theta and gaps."""
+    """Show what a table of thresholds holds."""
     from ...thresholds import ThresholdTable
     from ...thresholds.plots import FILE, save_plot
     from ...thresholds.summary import in_words, summarise
@@ -84,7 +90,7 @@ def _summary(found: dict[str, Any]) -> list[tuple[str, str]]:
     mass = f"yes ({head['discarded_statistic'] or 'statistic not known'})" if head["has_discarded_mass"] else "no"
     return [
         ("k", ", ".join(map(str, head["k"]))),
-        ("row lengths", f"{lengths[0]} to {lengths[-1]}, {len(lengths)} knots"),
+        ("row lengths", f"{lengths[0]} to {lengths[-1]}, stored at {len(lengths)} of them"),
         ("size", f"{head['layers']} layers x {head['heads']} heads"),
         ("layer_k", ", ".join(map(str, head["layer_k"]))),
         *_dense(head),
@@ -112,10 +118,10 @@ def _layer_tables(found: dict[str, Any]) -> list[Table]:
     return [
         Table(
             f"theta at k = {found['shown_k']}: mean over heads (least to most)",
-            ("layer", "keeps", *(f"n = {length}" for length in found["shown_lengths"]), "filled knots"),
+            ("layer", "keeps", *(f"n = {length}" for length in found["shown_lengths"]), "filled lengths"),
             rows,
-            "filled knots: had no calibration rows, and took theta from the neighbouring lengths; of all knots of all "
-            "heads.",
+            "filled lengths: stored lengths without calibration rows, whose theta is that of their neighbours; of the "
+            "stored lengths of all heads.",
         )
     ]
 
