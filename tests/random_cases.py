@@ -22,6 +22,7 @@ _GRANULE_ROWS = 128  # of the split between cores
 #: wide enough for a threshold that the rounding does not cross.
 _MAX_ROWS_BESIDE_A_LARGE_COLUMN = 130
 _CPU_BORDERS = (16, 128, 512, 1024)
+_PLACEMENTS = ("pre_softmax", "post_softmax", "sampled_softmax")
 
 
 @st.composite
@@ -40,17 +41,18 @@ def random_cases(
     """
     step = 16 if for_kernel else 1
     dtype = draw(st.sampled_from(["float16", "bfloat16"] if for_kernel else ["float16", "bfloat16", "float32"]))
-    kv_heads, group = draw(st.sampled_from([1, 1, 1, 2, 3])), draw(st.integers(1, min(12, rows // 3)))
+    kv_heads = draw(st.sampled_from([1, 1, 1, 2, 3]))
+    group = draw(st.sampled_from([1, 1, 2, 3]) | st.integers(1, min(12, rows // 3)))
     sizes = st.sampled_from([16, 64, 80, 128]) | st.integers(16 // step, 512 // step).map(lambda size: size * step)
-    int8 = draw(_int8(for_kernel))
+    placement = draw(st.sampled_from(["pre_softmax"] if for_kernel and query_tokens else _PLACEMENTS))
+    int8 = draw(_int8(for_kernel, placement))
     head_dim = draw(sizes)
     if for_kernel and int8:
         head_dim = -(-head_dim // 32) * 32
-    paged = draw(st.sampled_from(["", "", "4d", "3d"]))
-    compensation = draw(_compensation(sampled=not for_kernel or int8.get("scales") != "token"))
-    post = compensation.get("placement") == "post_softmax"
+    paged = draw(st.sampled_from(["", "4d", "3d"]))
+    post = placement == "post_softmax"
     borders = _kernel_borders(group, head_dim, dtype, post, int8.get("int8", "")) if for_kernel else _CPU_BORDERS
-    tokens = draw(st.sampled_from([1, 2, 3, 4, 8, 16]) | st.integers(1, MAX_TOKENS)) if query_tokens else 1
+    tokens = draw(st.sampled_from([1, 1, 2, 3, 4, 8, 16]) | st.integers(1, MAX_TOKENS)) if query_tokens else 1
     tokens = min(tokens, max(1, rows // (kv_heads * group)))
     longest = max(20, min(3000, work // (kv_heads * group * head_dim * tokens * (1 if tokens == 1 else 4))))
     longest *= 2 if at_borders else 1
@@ -81,7 +83,7 @@ def random_cases(
         **int8,
         **draw(_keys(lengths, paged=bool(paged))),
         **(draw(_query_lengths(lengths, tokens)) if query_tokens else {}),
-        **compensation,
+        **draw(_compensation(placement)),
     )
 
 
@@ -132,17 +134,18 @@ def _keys(draw: st.DrawFn, lengths: list[int], *, paged: bool) -> dict[str, Any]
 
 
 @st.composite
-def _int8(draw: st.DrawFn, for_kernel: bool) -> dict[str, Any]:
-    """Which of K and V are int8, in half of the cases, and the scales of each."""
-    if draw(st.booleans()):
+def _int8(draw: st.DrawFn, for_kernel: bool, placement: str) -> dict[str, Any]:
+    """Which of K and V are int8, in three fifths of the cases, and the scales of each."""
+    kinds = ["channel", "tensor", "token"]
+    of_key = kinds[:2] if for_kernel and placement == "sampled_softmax" else kinds
+    scales = draw(st.sampled_from(["", "", *of_key]))
+    if not scales:
         return {}
-    int8 = draw(st.sampled_from(["both", "both", "key"]))
-    kinds = st.sampled_from(["token", "channel", "channel", "tensor"])
-    scales, value_scales = draw(kinds), draw(kinds) if int8 == "both" else ""
+    value_scales = draw(st.sampled_from(["", *kinds]))
     by_token = "token" in (scales, value_scales)
     dtypes = ["float32"] if for_kernel and by_token else ["float32", "float32", "float16", "bfloat16"]
     return {
-        "int8": int8,
+        "int8": "both" if value_scales else "key",
         "scales": scales,
         "value_scales": value_scales,
         "scales_as": draw(st.sampled_from(dtypes)),
@@ -150,11 +153,10 @@ def _int8(draw: st.DrawFn, for_kernel: bool) -> dict[str, Any]:
 
 
 @st.composite
-def _compensation(draw: st.DrawFn, sampled: bool) -> dict[str, Any]:
+def _compensation(draw: st.DrawFn, placement: str) -> dict[str, Any]:
     """A placement with an SDC that goes with it, and VMC where there is mass to give back."""
-    if draw(st.booleans()):
-        placements = ["post_softmax", "sampled_softmax"] if sampled else ["post_softmax"]
-        return {"placement": draw(st.sampled_from(placements)), "vmc": draw(st.booleans())}
+    if placement != "pre_softmax":
+        return {"placement": placement, "vmc": draw(st.booleans())}
     sdc = draw(st.sampled_from(["exact", "none", "exp_threshold", "offline"]))
     return {"sdc": sdc, "vmc": sdc != "none" and draw(st.booleans()), "shared_theta": draw(st.booleans())}
 

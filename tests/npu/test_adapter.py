@@ -21,9 +21,11 @@ from tests.helpers import (
     tolerance,
     yardstick,
 )
+from tests.modes import AXES, case_of, covering
 from tests.npu.acl_calls import live_descriptors, live_executors
 from tests.op_kernel.calls import assert_kernel_equals_oracle, for_kernel, has_tokens
 from tests.random_cases import inputs_or_reject, largest_score, random_cases
+from tests.tiers import full
 from toptheta_npu import (
     TopThetaNotImplementedError,
     TopThetaTypeError,
@@ -56,6 +58,15 @@ def test_equals_the_oracle(case: Case) -> None:
     torch.testing.assert_close(out, result[0], **tolerance(out.dtype))
 
 
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=full)], ids=["pairs", "triples"])
+@pytest.mark.parametrize("scales", AXES["scales of K"])
+def test_modes_that_meet_equal_the_oracle(scales: str, size: int) -> None:
+    for modes in covering(size, for_kernel=True):
+        if modes[1] == scales:
+            inputs = make_inputs(case_of(modes, heads=3, head_dim=32, lengths=(450, 20)), "npu")
+            assert_kernel_equals_oracle(inputs, on_cpu(incremental_attention_with_stats(**inputs.arguments)))
+
+
 @pytest.mark.drawn
 @given(case=random_cases(for_kernel=True))
 def test_drawn_cases_equal_the_oracle(case: Case) -> None:
@@ -65,8 +76,7 @@ def test_drawn_cases_equal_the_oracle(case: Case) -> None:
 
 
 @pytest.mark.drawn
-@given(case=random_cases(for_kernel=True, query_tokens=True).filter(
-    lambda case: has_tokens(case) and case.placement == "pre_softmax"))  # fmt: skip
+@given(case=random_cases(for_kernel=True, query_tokens=True).filter(has_tokens))
 def test_drawn_steps_of_several_tokens_equal_the_oracle(case: Case) -> None:
     inputs = inputs_or_reject(case, device="npu")
     result = on_cpu(incremental_attention_with_stats(**inputs.arguments))

@@ -29,8 +29,7 @@ _PATHS = st.sampled_from(["auto", "auto", "gather", "dense"])
 
 def tokens_for_the_kernel(**options: Any) -> st.SearchStrategy[Case]:
     """Steps of several tokens, or of one that may be none; the kernel takes them in pre-softmax."""
-    cases = random_cases(for_kernel=True, query_tokens=True, **options)
-    return cases.filter(lambda case: has_tokens(case) and case.placement == "pre_softmax")
+    return random_cases(for_kernel=True, query_tokens=True, **options).filter(has_tokens)
 
 
 def _assert_equals_the_oracle(case: Case, path: str, with_stats: bool, **options: Any) -> None:
