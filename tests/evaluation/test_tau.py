@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.evaluation.small_model import logits_and_statistics, random_windows, small_model
-from toptheta_npu.errors import TopThetaValueError
+from toptheta_npu.errors import TopThetaError
 from toptheta_npu.evaluation.methods.kinds import make_method
 from toptheta_npu.evaluation.methods.tau import Lse, select_probable
 from toptheta_npu.fallback.prefill import Prompt, RowChunk, row_chunks
@@ -77,15 +77,25 @@ def test_the_sample_of_a_short_row_is_all_of_it(length: int) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((0.0,), "tau: expected a probability between 0 and 1, got 0.0; such as 0.001"),
-        ((1.0,), "tau: expected a probability between 0 and 1, got 1.0"),
-        ((math.nan,), "tau: expected a probability between 0 and 1, got nan"),
+        ((-0.1,), "tau: expected a probability from 0 to below 1, got -0.1; such as 0.001"),
+        ((1.0,), "tau: expected a probability from 0 to below 1, got 1.0"),
+        ((math.nan,), "tau: expected a number, got nan"),
         ((0.1, "newest"), "lse: expected one of exact, sampled"),
     ],
 )
 def test_what_cannot_be_is_refused(arguments: tuple[float, Lse, int], message: str) -> None:
-    with pytest.raises(TopThetaValueError, match=message):
+    with pytest.raises(TopThetaError, match=message):
         select_probable(*arguments)
+
+
+def test_a_tau_of_zero_keeps_all_and_loses_nothing() -> None:
+    model, windows = small_model(), random_windows(2, 3)
+    expected, _ = logits_and_statistics(make_method("dense"), model, windows)
+    for text in ("tau:tau=0", "tau:tau=0,lse=sampled", "tau:tau=0,vmc=false,sdc=none"):
+        logits, layers = logits_and_statistics(make_method(text), model, windows)
+        torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-5)
+        for layer in layers:
+            assert torch.equal(layer.kept, layer.keys[:, None].expand_as(layer.kept))
 
 
 def test_a_model_needs_no_table_and_keeps_less_with_a_larger_tau() -> None:

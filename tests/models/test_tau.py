@@ -10,9 +10,10 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from tests.models.tiny import left_padded, model_of, table_of, tokens
+from tests.models.tiny import left_padded, model_of, step_logits, table_of, tokens
 from toptheta_npu import use_backend
 from toptheta_npu.errors import TopThetaError, TopThetaTypeError, TopThetaValueError
+from toptheta_npu.evaluation.methods.dense import select_all
 from toptheta_npu.evaluation.methods.tau import select_probable
 from toptheta_npu.fallback import sampled
 from toptheta_npu.models import (
@@ -24,6 +25,7 @@ from toptheta_npu.models import (
     sparsify,
 )
 from toptheta_npu.models.caches.naming import CACHE_ARGUMENT
+from toptheta_npu.models.sparse import threshold_rule
 from toptheta_npu.thresholds.uniform import SHORTEST, uniform_table
 
 pytestmark = pytest.mark.usefixtures("no_grad")
@@ -170,14 +172,81 @@ def test_a_run_changes_by_what_it_was_entered_with() -> None:
         model_of().generate(tokens(1, 40), max_new_tokens=3, min_new_tokens=3, do_sample=False)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("options", [{}, {"vmc": False}, {"lse": "sampled"}, {"dense_below": 30}], ids=str)
+@pytest.mark.parametrize("prefill", ["dense", "thresholded"])
+def test_a_tau_of_zero_is_dense_attention_that_reads_every_row(prefill: str, options: dict[str, Any]) -> None:
+    ids = tokens(2, 56, seed=3)
+    expected = step_logits(model_of(), ids, 50)
+    with sparsify(model_of(), tau=0, prefill=prefill, statistics=True, **options) as run:
+        torch.testing.assert_close(step_logits(model_of(), ids, 50), expected, atol=2e-5, rtol=1e-4)
+    for layer in run.statistics():
+        assert layer.decode.sum() == 12
+        assert torch.equal(layer.kept, layer.keys[:, None].expand_as(layer.kept))
+        assert torch.equal(layer.value_rows, layer.keys[:, None].expand_as(layer.value_rows))
+    with sparsify(model_of(), tau=0.0, statistics="summary", **options) as run:
+        model_of().generate(ids, max_new_tokens=3, min_new_tokens=3, do_sample=False)
+    assert all((layer.kept == layer.keys).all() and layer.keys for layer in run.summaries())
+
+
+@pytest.mark.parametrize("scales", ["token", "channel"])
+def test_a_tau_of_zero_reads_all_of_an_int8_cache(scales: str) -> None:
+    ids = tokens(1, 56, seed=3)
+    table = calibrate_cache_scales(model_of(), table_of(), tokens(4, 60, seed=1)) if scales == "channel" else None
+    with apply_selection(model_of(), lambda layer: select_all()):
+        expected = step_logits(model_of(), ids, 50, cache=Int8Cache(model_of().config, table=table))
+    with sparsify(model_of(), tau=0, statistics=True) as run:
+        found = step_logits(model_of(), ids, 50, cache=Int8Cache(model_of().config, table=table))
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    assert all(torch.equal(layer.kept, layer.keys[:, None].expand_as(layer.kept)) for layer in run.statistics())
+
+
+def test_a_tau_of_zero_goes_over_the_scores_once_and_compensates_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    original, calls = threshold_rule.incremental_attention, []
+
+    def seen(*given: Any, **options: Any) -> torch.Tensor:
+        calls.append((options["placement"], options["value_mean"]))
+        return original(*given, **options)
+
+    monkeypatch.setattr(threshold_rule, "incremental_attention", seen)
+    with sparsify(model_of(), tau=0):
+        step_logits(model_of(), tokens(1, 42), 40)
+    assert calls == [("pre_softmax", None)] * 4
+
+
+@pytest.mark.parametrize("lse", ["exact", "sampled"])
+def test_tau_may_become_zero_and_something_again(lse: str) -> None:
+    ids, kept = tokens(1, 60), []
+    with sparsify(model_of(), tau=TAU, lse=lse, prefill="thresholded", statistics=True) as run:
+        for tau in (TAU, 0, TAU):
+            run.set_tau(tau)
+            run.clear()
+            model_of()(ids)
+            kept.append(run.statistics()[0])
+    assert torch.equal(kept[1].kept, kept[1].keys[:, None].expand_as(kept[1].kept))
+    assert torch.equal(kept[0].kept, kept[2].kept)
+    assert (kept[0].kept < kept[1].kept).any()
+
+
+def test_a_context_of_zero_stays_one() -> None:
+    named = (
+        r"^tau: expected 0, as the context was entered with, got 0\.02; enter sparsify with a tau above 0, and set it"
+    )
+    with sparsify(model_of(), tau=0) as run:
+        run.set_tau(0.0)
+        with pytest.raises(TopThetaValueError, match=named):
+            run.set_tau(TAU)
+    assert run.tau == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
         ({}, TopThetaTypeError, "thresholds: expected a ThresholdTable, or tau in its place, got neither; "
          "load a file with ThresholdTable.load(path), or pass tau=0.001, for example"),
         ({"tau": "0.1"}, TopThetaTypeError, "tau: expected a number, got '0.1'"),
-        ({"tau": 0.0}, TopThetaValueError, "tau: expected a probability above 0 and below 1, got 0.0; such as 0.001"),
-        ({"tau": 1}, TopThetaValueError, "tau: expected a probability above 0 and below 1, got 1; such as 0.001"),
+        ({"tau": -0.1}, TopThetaValueError, "tau: expected a probability from 0 to below 1, got -0.1; such as 0.001"),
+        ({"tau": 1}, TopThetaValueError, "tau: expected a probability from 0 to below 1, got 1; such as 0.001"),
         ({"tau": 0.1, "k": 8}, TopThetaValueError, "tau excludes k; leave one of them out"),
         ({"tau": 0.1, "lookup": "fitted"}, TopThetaValueError, "tau excludes lookup; leave one of them out"),
         ({"lse": "sampled", "thresholds": table_of()}, TopThetaValueError,

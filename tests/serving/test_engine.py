@@ -71,6 +71,21 @@ def test_by_tau_nothing_is_calibrated_that_could_not_fit(caplog: pytest.LogCaptu
     ]
 
 
+def test_a_tau_of_zero_keeps_all_and_warns_of_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    thresholds = UniformLookup(0, 6, 8).anywhere()
+    assert thresholds.placement == "pre_softmax"
+    assert all((theta == -torch.inf).all() for theta in thresholds.theta)
+    made = EngineLayers(Settings(tau=0), thresholds, None, 0)
+    with caplog.at_level(logging.INFO, "vllm.toptheta_npu"):
+        layers = {f"model.layers.{index}.attn": layer() for index in range(6)}
+        made.give_rules(FullAttentionSpec(), layers)
+        made._warn(10**6)
+    assert not any(each.impl.rule.vmc for each in layers.values())
+    assert caplog.messages == [
+        "Top-Theta: layers 0-5 decode by tau=0, sdc=exact, vmc=False; dense: prompts (prefill=dense)"
+    ]
+
+
 @pytest.mark.parametrize(
     ("window", "has"), [(None, False), (-1, False), ((-1, -1), False), (128, True), ((127, 0), True)]
 )

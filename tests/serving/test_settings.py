@@ -95,7 +95,7 @@ def test_k_is_that_of_sparsify_unless_another_is_asked_for() -> None:
          "sdc='exp_threshold' needs placement='pre_softmax'; post-softmax the denominator is exact by construction: "
          "use sdc='exact'"),
         ({"table": "a", "lse": "sampled"}, TopThetaValueError, "lse='sampled' needs tau; leave it out with a table"),
-        ({"tau": 1}, TopThetaValueError, "tau: expected a probability above 0 and below 1, got 1.0; such as 0.001"),
+        ({"tau": 1}, TopThetaValueError, "tau: expected a probability from 0 to below 1, got 1.0; such as 0.001"),
         ({"tau": math.nan}, TopThetaTypeError, "tau: expected a number, got nan"),
         ({"tau": "0.001"}, TopThetaTypeError,
          "additional_config['top_theta']['tau']: expected a number, got '0.001'"),

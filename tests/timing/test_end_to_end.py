@@ -222,7 +222,7 @@ def test_command_with_an_int8_cache() -> None:
         (["--device", "cpu", "--thresholds", "t.theta"], "--thresholds needs --model; name the model"),
         (["--device", "cpu", "--model", "x"], "--model needs --tau or --thresholds; add --tau 0.0005, or cal"),
         (["--device", "cpu", "--model", "x", "--tau", "0.01", "--k", "9"], "--k needs --thresholds; leave it out, or"),
-        (["--device", "cpu", "--tau", "2"], "--tau: expected a probability above 0 and below 1, got 2"),
+        (["--device", "cpu", "--tau", "2"], "--tau: expected a probability from 0 to below 1, got 2"),
         (["--device", "cpu", "--k", "100000"], "--k: expected"),
         (["--device", "cpu", "--prompt", "9999"], "--prompt: expected at most 4094 tokens, since the model has 4096 "
          "positions and 2 tokens are new, got 9999; lower it"),

@@ -21,30 +21,32 @@ SHORTEST = 2
 def uniform_table(tau: float, layers: int, heads: int) -> ThresholdTable:
     """Make thresholds that drop what has at most the share ``tau`` of its row's attention, in rows of any length.
 
+    0 drops nothing. Its thresholds are scores of -inf, which take no look at the row's sum.
+
     Raises:
         TopThetaTypeError: ``tau`` is no number.
-        TopThetaValueError: it is no probability above 0 and below 1.
+        TopThetaValueError: it is no probability from 0 on and below 1.
 
     Example:
         >>> uniform_table(0.001, 2, 4).at(SHORTEST).theta[0][-1]
         tensor([0.0010, 0.0010, 0.0010, 0.0010])
     """
     check_tau(tau)
-    theta = torch.full((1, layers, heads, 1), tau, dtype=torch.float32, device="cpu")
+    theta = torch.full((1, layers, heads, 1), tau or -torch.inf, dtype=torch.float32, device="cpu")
     knot = torch.tensor([SHORTEST], dtype=torch.int64, device="cpu")
     return ThresholdTable(
         theta=theta, k=knot, lengths=knot + 1, counts=torch.ones_like(theta[0], dtype=torch.int64),
-        std=torch.zeros_like(theta), placement="post_softmax", estimator="pooled", alpha=0.0, layer_k=[0] * layers,
-        fingerprint="", provenance={"tau": repr(tau)},
+        std=torch.zeros_like(theta), placement="post_softmax" if tau else "pre_softmax", estimator="pooled", alpha=0.0,
+        layer_k=[0] * layers, fingerprint="", provenance={"tau": repr(tau)},
     )  # fmt: skip
 
 
 def check_tau(tau: float) -> None:
-    """Raise a typed error unless ``tau`` is a probability above 0 and below 1."""
+    """Raise a typed error unless ``tau`` is a probability from 0 on and below 1."""
     if not is_finite_number(tau):
         raise TopThetaTypeError("tau", "a number", shown(tau))
-    if not 0 < tau < 1:
-        raise TopThetaValueError("tau", "a probability above 0 and below 1", shown(tau), "such as 0.001")
+    if not 0 <= tau < 1:
+        raise TopThetaValueError("tau", "a probability from 0 to below 1", shown(tau), "such as 0.001")
 
 
 class UniformLookup(Lookup):
@@ -58,10 +60,23 @@ class UniformLookup(Lookup):
         super().__init__(uniform_table(tau, layers, heads))
         self.lse = lse
         self._layers, self._heads = layers, heads
+        self._placement: RowPlacement = "post_softmax" if lse == "exact" else "sampled_softmax"
+        if not tau:
+            self._placement = "pre_softmax"
 
     def with_tau(self, tau: float) -> UniformLookup:
-        """Make the same of another probability."""
-        return UniformLookup(tau, self._layers, self._heads, self.lse)
+        """Make the same of another probability. Thresholds stay what they are compared with: steps may be captured.
+
+        Raises:
+            TopThetaTypeError, TopThetaValueError: as `check_tau`, or this is of 0 and the other is not.
+        """
+        check_tau(tau)
+        if tau and self._placement == "pre_softmax":
+            remedy = "enter sparsify with a tau above 0, and set it to 0 within"
+            raise TopThetaValueError("tau", "0, as the context was entered with", shown(tau), remedy)
+        other = UniformLookup(tau, self._layers, self._heads, self.lse)
+        other._placement = self._placement
+        return other
 
     def anywhere(self, dense_below: int = 0, device: torch.device | str = "cpu") -> ThresholdsAtK:
         """Look them up; rows of fewer than ``dense_below`` keys are dense."""
@@ -72,5 +87,4 @@ class UniformLookup(Lookup):
         found = super().at(target, device)
         # a row that aims at all of its keys is one of which nothing is said
         aims = tuple(torch.full_like(each, MAX_LENGTH) for each in found.aims)
-        placement: RowPlacement = "post_softmax" if self.lse == "exact" else "sampled_softmax"
-        return dataclasses.replace(found, k=None, aims=aims, placement=placement)
+        return dataclasses.replace(found, k=None, aims=aims, placement=self._placement)

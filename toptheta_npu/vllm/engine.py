@@ -241,7 +241,7 @@ class EngineLayers:
 
     def _warn(self, longest: int) -> None:
         """Log what the settings make worse than it needs to be; ``longest`` is the most keys of a sequence."""
-        if self._settings.sdc == "exact" and not self._settings.vmc:
+        if self._settings.sdc == "exact" and not self._settings.vmc and self._settings.tau != 0:
             logger.warning("Top-Theta: %s", SDC_WITHOUT_VMC)
         if self._settings.tau is None and longest > self._thresholds.longest:
             logger.warning(

@@ -34,7 +34,7 @@ class Settings:
     Attributes:
         table: the file of thresholds, calibrated for the model that is served.
         tau: in place of a table, the share of its row's attention up to which a key is left out, as in
-            `toptheta_npu.sparsify`.
+            `toptheta_npu.sparsify`. 0 leaves none out.
         lse: what tau is a share of, as in `toptheta_npu.sparsify`: with "sampled" a step goes through its scores once.
         k: elements to keep per row; None: 128.
         dense_below: rows of fewer keys are dense; None: as many as thresholds need to be as fast as dense attention on
@@ -72,6 +72,8 @@ class Settings:
     def __post_init__(self) -> None:
         if self.tau is not None:
             self._check_tau(self.tau)
+            if not self.tau:  # where nothing is discarded, nothing is given back
+                object.__setattr__(self, "vmc", False)
         elif self.table is None:
             raise TopThetaValueError(
                 "tau", "a probability, or table in its place, since Top-Theta is configured", "neither",

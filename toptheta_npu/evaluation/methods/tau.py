@@ -8,10 +8,10 @@ from typing import get_args
 from torch import Tensor
 
 from ..._checks import check_choice
-from ...errors import TopThetaValueError, shown
 from ...fallback.prefill import RowChunk, Selector
 from ...fallback.reference import log_sum_exp
 from ...thresholds.kinds import Lse
+from ...thresholds.uniform import check_tau
 from .method import Method
 from .selecting import by_selection, selected
 from .spec import COMPENSATED, SELECTION, MethodKind, MethodSpec, Option, Setting
@@ -21,17 +21,16 @@ def select_probable(tau: float, lse: Lse = "exact") -> Selector:
     """Keep the elements whose probability after the softmax exceeds ``tau``.
 
     Args:
-        tau: above 0, below 1.
+        tau: from 0, which keeps all, to below 1.
         lse: ``"exact"`` divides by the row's whole denominator, which takes a first pass over K. ``"sampled"``
             estimates it from the first 16 keys, the newest 128 and 256 between.
 
     Raises:
         TopThetaValueError: a value out of range.
     """
-    if not 0 < tau < 1:
-        raise TopThetaValueError("tau", "a probability between 0 and 1", shown(tau), "such as 0.001")
+    check_tau(tau)
     check_choice("lse", lse, get_args(Lse))
-    bound = math.log(tau)
+    bound = math.log(tau) if tau else -math.inf
 
     def select(chunk: RowChunk) -> Tensor:
         exact = lse == "exact"

@@ -124,7 +124,7 @@ def _tau_of(keys: Tensor, value_rows: float) -> float:
     if not value_rows < reached[-1]:
         raise TopThetaValueError(
             "value_rows", f"fewer than the {reached[-1]:g} keys that a row has on average", f"{value_rows:g}",
-            "or give longer sequences",
+            "or give longer sequences; tau=0 reads all of them",
         )  # fmt: skip
     bin_of = int(torch.searchsorted(reached, torch.tensor(value_rows, dtype=torch.float64, device="cpu")))
     before = float(reached[bin_of - 1]) if bin_of else 0.0

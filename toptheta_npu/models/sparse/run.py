@@ -93,8 +93,8 @@ class SparseRun(Recording):
 
         Raises:
             TopThetaTypeError: ``tau`` is no number.
-            TopThetaValueError: it is no probability above 0 and below 1; or the context was entered with a table, or
-                has ended; nothing changes.
+            TopThetaValueError: it is no probability from 0 on and below 1; or the context was entered with a table, or
+                with ``tau=0``, or has ended; nothing changes.
 
         Example:
             >>> import torch

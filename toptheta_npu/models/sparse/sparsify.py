@@ -76,7 +76,8 @@ def sparsify(
         model: a decoder-only model in evaluation mode. Other models are not affected, also of the same class.
         thresholds: calibrated for this very model; placement pre- or post-softmax is the table's.
         tau: in place of thresholds and their k, one probability for all layers, heads and lengths: a row keeps the keys
-            that get more than this share of its attention, post-softmax. Nothing is calibrated.
+            that get more than this share of its attention, post-softmax. Nothing is calibrated. 0 keeps every key: the
+            same kernel without a threshold, which loses nothing.
         lse: what tau is a share of. "exact": the whole row, so that its scores are gone over twice. "sampled": what a
             sample of 400 of its keys tells of it, so that a step compares each score as it comes, as pre-softmax.
         k: elements to keep per row, within the calibrated range; None: 128.
@@ -159,8 +160,10 @@ def sparsify(
     prepared.warn_beyond(stacklevel=4)
     mass = _offline_mass(thresholds, at_k) if sdc == "offline" else None
     check_modes(thresholds.placement, sdc, sdc_gamma, mass, "vmc" if vmc else None)
-    warn_of_sdc_without_vmc(sdc, vmc, stacklevel=4)
-    options = ThresholdOptions(sdc, sdc_gamma, vmc, prefill, verify_tokens)
+    if tau != 0:
+        warn_of_sdc_without_vmc(sdc, vmc, stacklevel=4)
+    # where nothing is discarded, nothing is given back
+    options = ThresholdOptions(sdc, sdc_gamma, vmc and tau != 0, prefill, verify_tokens)
     recorders = make_recorders(model, kind) if kind else None
     on_device = DeviceThresholds(at_k, _devices(model))
 
@@ -220,6 +223,8 @@ def _warn_of_drafts(most: int, options: ThresholdOptions) -> None:
 
 
 def _warn(run: SparseRun, longest: int, calibrated: int | None) -> None:
+    if run.tau == 0:  # which is to leave nothing out
+        return
     dense = run.dense_up_to()
     if not run.sparsified():
         seen = f"the longest had {longest} keys" if longest else "there was no decode step"
