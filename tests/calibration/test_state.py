@@ -84,7 +84,7 @@ def test_it_is_not_gone_on_from_with_other_texts(path, texts):
         (lambda content: b"", "expected a safetensors file, got something else or a damaged file"),
         (lambda content: content[:-1], "expected a safetensors file, .*; get a fresh copy, or calibrate from"),
         (lambda content: content[:-1] + bytes([content[-1] ^ 1]), "checksum of its content, got another content"),
-        (lambda content: content.replace(b'\\"schema\\": 3', b'\\"schema\\": 4'), "schema version 3, got 4; install"),
+        (lambda content: content.replace(b'\\"schema\\": 4', b'\\"schema\\": 3'), "schema version 4, got 3; install"),
         (lambda content: content.replace(KIND.key.encode(), KIND.key.encode()[::-1]), "another kind; correct the path"),
     ],
 )

@@ -18,9 +18,10 @@ from torch.utils.data import DataLoader
 
 from tests.calibration.parts import ESTIMATORS, content_of, seen_in
 from tests.models.tiny import K, model_of, new_model, tokens
+from tests.models.wrapped_weights import adapt
 from tests.tiers import full, only
 from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
-from toptheta_npu.models import calibrate
+from toptheta_npu.models import calibrate, model_fingerprint
 
 ROOT = Path(__file__).parents[2]
 TEXTS = list(tokens(7, 40, seed=1))
@@ -97,7 +98,7 @@ def test_more_texts_may_follow(tmp_path):
 
 
 @full
-@pytest.mark.parametrize(("by", "count"), only({(signal.SIGINT, 8)}, [(signal.SIGKILL, 20), (signal.SIGINT, 8)]))
+@pytest.mark.parametrize(("by", "count"), only({(signal.SIGINT, 12)}, [(signal.SIGKILL, 20), (signal.SIGINT, 12)]))
 def test_a_signal_at_any_point_changes_nothing(tmp_path, by, count):
     command = [sys.executable, "-m", "tests.models.killed_calibration", str(tmp_path), str(int(by)), str(count)]
     done = subprocess.run(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
@@ -134,7 +135,7 @@ def test_a_signal_at_any_point_changes_nothing(tmp_path, by, count):
 def test_the_state_of_other_arguments_is_refused(state, options, named):
     before = state.read_bytes()
     arguments = {**OPTIONS, **options, "checkpoint": state}
-    remedy = "pass the arguments that it was made with, or delete the file and start anew"
+    remedy = "pass the model and the arguments that it was made with, name another file, or delete this one"
     with pytest.raises(
         TopThetaValueError, match=f"state: expected the state of this .*, got one with {named}; {remedy}"
     ):
@@ -152,6 +153,48 @@ def test_the_state_of_another_model_is_refused(state):
         calibrate(new_model(layers=3), TEXTS, **{**arguments, "layer_k": [0] * 3})
 
 
+@pytest.mark.parametrize("part", ["self_attn.v_proj", "mlp.down_proj", "self_attn.o_proj"])
+def test_the_state_of_a_model_of_other_weights_is_refused(state, part):
+    """Thresholds of later layers change with any weight, though the fingerprint is the same."""
+    before, model = state.read_bytes(), new_model()
+    model.model.layers[0].get_submodule(part).weight.data[-1, -1] += 1
+    assert model_fingerprint(model) == model_fingerprint(model_of())
+    remedy = "pass the model and the arguments that it was made with, name another file"
+    with pytest.raises(TopThetaValueError, match=rf"got one with another model \(by its weights\); {remedy}"):
+        calibrate(model, TEXTS, **OPTIONS, checkpoint=state)
+    assert state.read_bytes() == before
+
+
+def test_the_state_of_another_adapter_or_configuration_is_refused(tmp_path):
+    model, kept = new_model(), {**OPTIONS, "checkpoint": tmp_path / "state"}
+    layers = adapt(model, "v_proj", first=1, second=2)
+    calibrate(model, TEXTS[:3], **kept)
+    for layer in layers:
+        layer.active_adapters = ["second"]
+    with pytest.raises(TopThetaValueError, match=r"another model \(by its weights and adapters\); pass the model"):
+        calibrate(model, TEXTS, **kept)
+    for layer in layers:
+        layer.active_adapters, layer.scaling["first"] = ["first"], 0.5
+    with pytest.raises(TopThetaValueError, match=r"another model \(by its adapters\); pass the model"):
+        calibrate(model, TEXTS, **kept)
+    for layer in layers:
+        layer.scaling["first"] = 1.0
+    model.config.rms_norm_eps *= 2
+    with pytest.raises(TopThetaValueError, match=r"another model \(by its configuration\); pass the model"):
+        calibrate(model, TEXTS, **kept)
+    model.config.rms_norm_eps /= 2
+    done: list[int] = []
+    calibrate(model, TEXTS, **kept, progress=done.append)
+    assert done == [4, 5, 6, 7]
+
+
+def test_only_a_calibration_that_is_kept_reads_all_weights(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules[calibrate.__module__], "model_digests", None)
+    calibrate(model_of(), TEXTS[:1], **OPTIONS)
+    with pytest.raises(TypeError):
+        calibrate(model_of(), TEXTS[:1], **OPTIONS, checkpoint=tmp_path / "state")
+
+
 @pytest.mark.parametrize(
     "texts",
     [
@@ -162,7 +205,7 @@ def test_the_state_of_another_model_is_refused(state):
 def test_the_state_of_other_texts_is_refused(state, texts):
     before = state.read_bytes()
     named = "other texts, of 3 sequences and 120 tokens so far"
-    with pytest.raises(TopThetaValueError, match=f"state: .*, got one with {named}; pass the arguments"):
+    with pytest.raises(TopThetaValueError, match=f"state: .*, got one with {named}; pass the model"):
         calibrate(model_of(), texts, **OPTIONS, checkpoint=state)
     assert state.read_bytes() == before
 

@@ -28,9 +28,9 @@ OWN_STATE = "the state of this calibration"
 MAX_STATE_BYTES = 2**36
 
 KIND = Kind(
-    "the state of a calibration", STATE_KEY, 3,
+    "the state of a calibration", STATE_KEY, 4,
     {
-        "schema": int, "calibration": dict, "fingerprint": str,
+        "schema": int, "calibration": dict, "fingerprint": str, "digests": dict,
         "sequences": int, "tokens": int, "digest": str, "checksum": str,
     },
     "calibrate from the start without it",
@@ -57,6 +57,7 @@ class CalibrationState:
     Attributes:
         calibrator: what was gathered.
         fingerprint, dtype: of the model.
+        digests: of all of the model, by what they are of; none for a state that goes into no file.
         run: how the model was run, for the table's provenance.
         seen: the sequences that were observed.
 
@@ -73,6 +74,7 @@ class CalibrationState:
     fingerprint: str
     dtype: str
     run: Mapping[str, str]
+    digests: Mapping[str, str] = field(default_factory=dict)
     seen: Seen = field(default_factory=Seen)
 
     def table(self, provenance: Mapping[str, str]) -> ThresholdTable:
@@ -90,7 +92,8 @@ class CalibrationState:
         Raises:
             TopThetaValueError: the file cannot be written; what was there is as it was.
         """
-        header = {"calibration": self._described(), "fingerprint": self.fingerprint, **self.seen._asdict()}
+        model = {"fingerprint": self.fingerprint, "digests": dict(self.digests)}
+        header = {"calibration": self._described(), **model, **self.seen._asdict()}
         tensors = {name: torch.from_numpy(array) for name, array in self.calibrator.arrays().items()}
         write_atomically(path, seal(KIND, header, tensors))
 
@@ -127,11 +130,14 @@ class CalibrationState:
             if theirs.get(name) != value
         ]
         parts = fingerprint.differences(self.fingerprint, header["fingerprint"])
+        # digests of other settings, such as another dtype, say nothing more
+        if not found and not parts:
+            parts = [name for name, digest in self.digests.items() if header["digests"].get(name) != digest]
         return found + [f"another model (by its {' and '.join(parts)})"] * bool(parts)
 
 
 def _refuse(path: Path, differences: Sequence[str]) -> None:
     if differences:
         got = f"one with {', '.join(differences)}"
-        remedy = "pass the arguments that it was made with, or delete the file and start anew"
+        remedy = "pass the model and the arguments that it was made with, name another file, or delete this one"
         raise TopThetaValueError(str(path), OWN_STATE, got, remedy)

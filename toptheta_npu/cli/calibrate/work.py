@@ -31,7 +31,7 @@ def resumable(state: Path) -> Iterator[None]:
             raise
         remedy = "add --restart to replace it and begin anew, or name another output with -o"
         if error.expected == OWN_STATE:
-            remedy = f"give the options and texts that it was made with, {remedy}"
+            remedy = f"give the model, options and texts that it was made with, {remedy}"
         raise TopThetaValueError(error.argument, error.expected, error.got, remedy) from error
 
 

@@ -18,6 +18,7 @@ from ...errors import Setting, TopThetaCombinationError, TopThetaTypeError, TopT
 from ...thresholds import DiscardedStatistic, Estimator, Placement, ThresholdTable
 from ...thresholds.kinds import DISCARDED_STATISTICS, MAX_LENGTH
 from ...thresholds.summary import told_dense
+from ..fingerprint.digests import model_digests
 from ..fingerprint.model import check_table, model_fingerprint
 from ..hook.architecture import num_heads, num_layers, sliding_layers, window_in_words
 from ..hook.attach import check_model
@@ -76,8 +77,9 @@ def calibrate(
         provenance: what the sequences are, to be kept in the table.
         checkpoint: a file for the state of the work, written after every ``checkpoint_every`` sequences, whole or not
             at all, and at the end. If it is there already, the work goes on after the last sequence in it, and the
-            table is that of an uninterrupted run, byte for byte. It is left where it is, so that nothing is lost if
-            the table cannot be saved: delete it afterwards.
+            table is that of an uninterrupted run, byte for byte. A file of another model, by any of its weights or
+            its adapters, is refused: all weights are read once for that, about 1 GB a second for each thread. The file
+            is left where it is, so that nothing is lost if the table cannot be saved: delete it afterwards.
         checkpoint_every: sequences between two writings.
 
     Returns:
@@ -115,7 +117,8 @@ def calibrate(
     settings.check_rows(map(len, texts))
     run = {"top_k_at_calibration": str(top_k_at_calibration), "sdc": sdc, "vmc": str(vmc)}
     dtype = str(model.dtype).removeprefix("torch.")
-    state = CalibrationState(Calibrator(settings), model_fingerprint(model), dtype, run)
+    digests = {} if checkpoint is None else model_digests(model)
+    state = CalibrationState(Calibrator(settings), model_fingerprint(model), dtype, run, digests)
     file = StateFile(state, checkpoint, checkpoint_every)
     file.resume(texts)
     start = state.seen.sequences

@@ -13,6 +13,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -92,8 +93,9 @@ def _weights(model: PreTrainedModel) -> str:
 
     entries = sorted(entries_of(model).items())
     total = hashlib.blake2b(digest_size=16)
-    with ThreadPoolExecutor(min(torch.get_num_threads(), _MOST_THREADS)) as threads:
-        for each in threads.map(lambda entry: digest(*entry), entries):
+    number = min(torch.get_num_threads(), _MOST_THREADS)
+    with ThreadPoolExecutor(number) if number > 1 else nullcontext() as threads:
+        for each in (threads.map if threads else map)(lambda entry: digest(*entry), entries):
             total.update(each)
     return total.hexdigest()
 
