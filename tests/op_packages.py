@@ -10,6 +10,7 @@ import torch
 
 from toptheta_host_model import OPERATOR
 from toptheta_npu import _backends
+from toptheta_npu._libraries import seal
 from toptheta_npu.npu import environment, interface
 from toptheta_npu.npu.backend import NPU_SELECTOR
 from toptheta_npu.npu.environment import CUSTOM_PATH, OPP_PATH
@@ -51,4 +52,5 @@ def make_package(folder: Path, *, header_text: str | None = None, note: dict[str
     ):
         (vendor / path).parent.mkdir(parents=True, exist_ok=True)
         (vendor / path).write_text(text)
+    seal(vendor / "torch" / "libtoptheta_npu_adapter.so")
     return vendor

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import types
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -132,6 +133,19 @@ def test_missing_file(missing: str, what: str, remedy: str, tmp_path: Path) -> N
     assert message.startswith(f"{what}: expected ")
     assert str(vendor / missing) in message
     assert remedy.format(vendor=vendor) in message
+
+
+@pytest.mark.parametrize("damage", [lambda whole: whole[:-9], lambda whole: bytes(9) + whole[9:], lambda whole: b""])
+def test_a_damaged_adapter_is_not_loaded(damage: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    vendor = make_package(tmp_path)
+    adapter = vendor / "torch" / build.LIBRARY
+    adapter.write_bytes(damage(adapter.read_bytes()))
+    with pytest.raises(TopThetaBackendError) as caught:
+        check_all(vendor)
+    assert str(caught.value) == (
+        f"adapter: expected a library as it was built, got {adapter}, which is damaged or has no checksum; "
+        f"build it again with: python -m toptheta_npu.npu.build {vendor}"
+    )
 
 
 def _given_to(

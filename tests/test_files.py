@@ -113,6 +113,33 @@ def test_whatever_fails_the_old_content_stays(folder: Path, monkeypatch: pytest.
     assert [path.name for path in folder.iterdir()] == ["file"]
 
 
+@pytest.fixture
+def flushed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """What is flushed to the disk, in this order."""
+    paths: list[Path] = []
+    flush = os.fsync
+
+    def note(descriptor: int) -> None:
+        flush(descriptor)
+        paths.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
+
+    monkeypatch.setattr(os, "fsync", note)
+    return paths
+
+
+def test_a_power_loss_leaves_the_old_or_all_of_the_new(folder: Path, flushed: list[Path]) -> None:
+    """Contents are flushed before they get their names, and then the names."""
+    write_atomically(folder / "file", "new")
+    assert [path.parent for path in flushed] == [folder, folder.parent]
+    flushed.clear()
+    with new_folder(folder / "new") as written:
+        (written / "inner").mkdir()
+        (written / "inner" / "file").write_text("new")
+    inside = {written / "inner", written / "inner" / "file", written}
+    assert set(flushed[:-1]) == inside
+    assert flushed[-2:] == [written, folder]
+
+
 def test_reading_is_bounded_and_of_files(folder: Path) -> None:
     (folder / "large").write_bytes(bytes(11))
     assert len(read_bytes(folder / "large", "a table", 11)) == 11

@@ -7,16 +7,24 @@ import re
 import shlex
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from .errors import TopThetaBackendError
 
 INSTALL = "install g++ 9 or newer, for example: apt-get install g++"
 VARIABLE = "CXX"
+_LINKER_LINES = 3
 _NAMES = ("g++", "c++", "clang++")
 _ERROR_LINE = re.compile(r"\berror\b", re.IGNORECASE)
+#: The system's words for a full disk or quota, and for a file beyond the largest size.
+_FULL_DISK = re.compile(r"No space left on device|Disk quota exceeded|File too large")
+_KILLED = re.compile(r"Killed signal|signal 9\b|Cannot allocate memory|out of memory", re.IGNORECASE)
+#: What the compiler says of its linker, which has said before what is wrong.
+_OF_THE_LINKER = re.compile(r"ld returned \d+ exit status|linker command failed")
 
 
 @dataclass(frozen=True)
@@ -50,10 +58,28 @@ class CompilerFailure(Exception):
 
     @property
     def summary(self) -> str:
-        """The first error in what it printed, or its last words."""
+        """Its line about a full disk, or the first error in what it printed, or the linker's, or its last words."""
         lines = [line.strip() for line in self.output.splitlines() if line.strip()]
-        said = next((line for line in lines if _ERROR_LINE.search(line)), lines[-1] if lines else "")
+        first = next((at for at, line in enumerate(lines) if _ERROR_LINE.search(line)), len(lines) - 1)
+        if any(_FULL_DISK.search(line) for line in lines):
+            said = next(line for line in lines if _FULL_DISK.search(line))
+        elif lines and _OF_THE_LINKER.search(lines[first]):
+            said = " / ".join(lines[max(0, first - _LINKER_LINES) : first + 1])
+        else:
+            said = lines[first] if lines else ""
         return f"{self.ending}: {said}" if said else self.ending
+
+    def remedy(self, folder: Path) -> str | None:
+        """Tell what to do against a full disk or too little memory; None where neither is at fault.
+
+        Args:
+            folder: where the output was to go.
+        """
+        if _FULL_DISK.search(self.output):
+            return f"free some space in {folder} and {tempfile.gettempdir()}"
+        if self.ending.endswith(" -9") or _KILLED.search(self.output):
+            return "free some memory, and try again"
+        return None
 
 
 def find_compiler(named: str | None = None) -> Compiler:

@@ -7,7 +7,7 @@ import shutil
 import stat
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -118,8 +118,20 @@ def write_atomically(path: str | os.PathLike[str], content: bytes | str) -> None
             if target.exists():
                 temporary.chmod(stat.S_IMODE(target.stat().st_mode))
             temporary.replace(target)
+            _flush_folder(target.parent)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def move_into_place(finished: Path, target: Path) -> None:
+    """Put a finished file in the place of ``target``: even after a power loss it is the old one or all of the new.
+
+    Raises:
+        OSError: it cannot be flushed or moved; ``target`` is as before.
+    """
+    _flush(finished)
+    finished.replace(target)
+    _flush_folder(target.parent)
 
 
 def check_writable(path: str | os.PathLike[str], argument: str | None = None) -> None:
@@ -176,7 +188,12 @@ def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
             for file in temporary.rglob("*"):
                 if file.is_file():
                     file.chmod(usual)  # some writers let nobody else read theirs
+                    _flush(file)
+                elif file.is_dir():
+                    _flush_folder(file)
+            _flush_folder(temporary)
             temporary.replace(target)
+            _flush_folder(target.parent)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
@@ -266,6 +283,21 @@ def _replaceable(path: str | os.PathLike[str], argument: str | None) -> Path:
         remedy = "allow it to be written, or name another file"
         raise TopThetaValueError(argument or str(path), "a file that may be written", got, remedy)
     return Path(os.path.realpath(path))
+
+
+def _flush(file: Path) -> None:
+    with file.open("r+b") as written:
+        os.fsync(written.fileno())
+
+
+def _flush_folder(folder: Path) -> None:
+    """Flush the names in a folder, as far as the system can."""
+    with suppress(OSError):  # such as on Windows, and in a folder that may be written and not be read
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _beside(target: Path) -> Path:

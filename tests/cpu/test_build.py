@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 import logging
 import multiprocessing
+import os
 import pwd
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -55,6 +57,51 @@ def test_a_built_library_is_kept(
     assert build.library("float32") == build.kept_library("float32") == library
     assert build.kept_library("float16") is None
     assert runs() == 1
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda whole: whole[: len(whole) // 2],
+        lambda whole: whole[:5000] + bytes(4096) + whole[9096:],
+        lambda whole: bytes(len(whole)),
+        lambda whole: b"",
+    ],
+    ids=["cut short", "a page of zeros", "zeros", "empty"],
+)
+def test_a_damaged_library_is_built_again_once(
+    damage: Callable[[bytes], bytes], folder: Path, runs: Runs, script: Script, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """As after a power loss. Loading it would end the process with a bus error or a segmentation fault."""
+    monkeypatch.setenv("CXX", str(script()))
+    library = build.library("float32")
+    whole = library.read_bytes()
+    library.unlink()  # the linker's own file may be mapped
+    library.write_bytes(damage(whole))
+    assert build.kept_library("float32") is None
+    for _ in range(2):
+        assert build.library("float32") == library
+    assert answer(library) == 42
+    assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
+        f"the CPU kernel kept as {library} is damaged; it is built again"
+    ]
+    assert runs() == 2
+    assert sorted(folder.iterdir()) == [folder / ".lock", library]
+
+
+def test_a_library_is_on_the_disk_before_it_has_its_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[Path] = []
+    flush = os.fsync
+
+    def note(descriptor: int) -> None:
+        flush(descriptor)
+        flushed.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
+        assert bool(list(folder.glob("*.so"))) == (flushed[-1] == folder)
+
+    monkeypatch.setattr(os, "fsync", note)
+    library = build.library("float32")
+    assert [path.name for path in flushed] == [library.name, folder.name]
 
 
 @pytest.mark.parametrize(("dtype", "element"), [("float32", 32), ("float16", 16), ("bfloat16", 17)])
@@ -139,6 +186,37 @@ def test_a_broken_compiler(body: str, reason: str, script: Script, monkeypatch: 
     assert refusal() == (
         f"compiler: expected one that works, got {compiler}, which {reason}; {_INSTALL}, or name another in CXX"
     )
+
+
+@pytest.mark.parametrize("step", ["-shared", "-S"])
+def test_a_full_disk_is_named_as_such(
+    step: str, folder: Path, script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the linker and of the compiler, as g++ reports it."""
+    arguments = '"$@"' if step == "-shared" else "-S -DTOPTHETA_ELEMENT=1"
+    body = f"for last; do :; done; exec g++ {arguments} {build.SOURCE} -o /dev/full"
+    monkeypatch.setenv("CXX", str(script(body)))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    message = refusal()
+    assert "No space left on device" in message
+    assert message.endswith(f"; free some space in {folder} and {tmp_path}")
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("ld: a.o: in function f:\na.cpp:1: undefined reference to g\ncollect2: error: ld returned 1 exit status",
+         "ld: a.o: in function f: / a.cpp:1: undefined reference to g / collect2: error: ld returned 1 exit status; "
+         f"{_INSTALL}, or name another compiler in CXX"),
+        ("g++: fatal error: Killed signal terminated program cc1plus", "cc1plus; free some memory, and try again"),
+    ],
+)  # fmt: skip
+def test_what_the_linker_says_is_shown(
+    said: str, shown: str, script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "said").write_text(said)
+    monkeypatch.setenv("CXX", str(script(f"cat {tmp_path}/said; exit 1")))
+    assert shown in refusal()
 
 
 def test_a_compiler_that_is_no_program(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:

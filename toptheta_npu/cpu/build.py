@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import logging
-import os
 import sys
 import tempfile
 from contextlib import suppress
@@ -17,9 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .._compiler import INSTALL, Compiler, CompilerFailure, find_compiler, run_compiler
+from .._files import move_into_place
+from .._libraries import is_whole, seal
 from ..errors import TopThetaBackendError, TopThetaError
 from . import instruction_sets
 from .cache import VARIABLE, cache_folder
+from .instruction_sets import VARIABLE as LEVEL
 
 SOURCE = Path(__file__).with_name("source") / "incremental_attention.cpp"
 #: The kernel's names of the dtypes that it is built for.
@@ -44,7 +46,7 @@ class _Unit:
     @property
     def path(self) -> Path:
         """Where its library is kept: another one for other sources or flags."""
-        digest = hashlib.sha256("\0".join(self.flags).encode())
+        digest = hashlib.sha256("\0".join(["sealed", *self.flags]).encode())
         for file in (SOURCE, *sorted(SOURCE.parent.glob("*.h"))):
             digest.update(f"\0{file.name}\0".encode() + file.read_bytes())
         return cache_folder() / f"{self.dtype_name}-{self.level.name}-{digest.hexdigest()[:16]}.so"
@@ -61,17 +63,23 @@ def library(dtype_name: str) -> Path:
         TopThetaValueError: TOPTHETA_CPU_LEVEL names no level.
     """
     unit = _Unit(dtype_name, instruction_sets.chosen())
-    return unit.path if unit.path.is_file() else _build(unit)
+    path = unit.path
+    if not path.is_file():
+        return _build(unit)
+    if not is_whole(path):
+        _logger.warning("the CPU kernel kept as %s is damaged; it is built again", path)
+        return _build(unit)
+    return path
 
 
 def kept_library(dtype_name: str) -> Path | None:
-    """Find the same library if it is kept. Return None if it is not, and build nothing.
+    """Find the same library if it is kept and undamaged. Return None otherwise, and build nothing.
 
     Raises:
         As `library`.
     """
     path = _Unit(dtype_name, instruction_sets.chosen()).path
-    return path if path.is_file() else None
+    return path if is_whole(path) else None
 
 
 def _build(unit: _Unit) -> Path:
@@ -84,12 +92,14 @@ def _build(unit: _Unit) -> Path:
         with (folder / ".lock").open("a") as lock:
             with suppress(OSError):  # without locks, several processes build the same
                 fcntl.flock(lock, fcntl.LOCK_EX)
-            if path.is_file():
+            if is_whole(path):
                 return path  # of another process, which was waited for
             name = f"{unit.dtype_name} ({unit.level.name})"
             _logger.info("building the CPU kernel for %s with %s; it is kept in %s", name, compiler, folder)
             with tempfile.TemporaryDirectory(dir=folder, prefix=".building-") as unfinished:
-                os.replace(_compile(unit, compiler, Path(unfinished) / path.name), path)
+                built = _compile(unit, compiler, Path(unfinished) / path.name)
+                seal(built)
+                move_into_place(built, path)
     except OSError as error:
         got = f"{error.strerror or error} at {error.filename or folder}"
         remedy = f"free some space there, or name another folder in {VARIABLE}"
@@ -101,10 +111,10 @@ def _compile(unit: _Unit, compiler: Compiler, built: Path) -> Path:
     try:
         run_compiler([*compiler.command, *unit.flags, str(SOURCE), "-o", str(built)])
     except CompilerFailure as failure:
-        raise TopThetaBackendError(
-            "CPU kernel", "it to compile", f"{compiler}, which {failure.summary}",
-            f"{INSTALL}, or name another compiler in CXX or a lesser level in {instruction_sets.VARIABLE}",
-        ) from failure  # fmt: skip
+        full = failure.remedy(cache_folder())
+        remedy = full or f"{INSTALL}, or name another compiler in CXX or a lesser level in {LEVEL}"
+        got = f"{compiler}, which {failure.summary}"
+        raise TopThetaBackendError("CPU kernel", "it to compile", got, remedy) from failure
     return built
 
 

@@ -10,7 +10,6 @@ import argparse
 import importlib.metadata
 import importlib.util
 import json
-import os
 import shlex
 import sys
 import tempfile
@@ -20,6 +19,8 @@ from pathlib import Path
 import torch
 
 from .._compiler import CompilerFailure, find_compiler, run_compiler
+from .._files import move_into_place, write_atomically
+from .._libraries import seal
 from ..errors import TopThetaBackendError, TopThetaError
 from ..fallback.schemas import SCHEMAS
 from .adapter_arguments import HEADER, adapter_header
@@ -83,17 +84,18 @@ def build_adapter(folder: Path, *, source: Path = SOURCE, compiler: str | None =
     library = folder / LIBRARY
     with tempfile.TemporaryDirectory(dir=folder.absolute()) as made:
         unfinished = Path(made)
-        (unfinished / HEADER).write_text(adapter_header())
+        (unfinished / HEADER).write_text(adapter_header(), encoding="utf-8")
         command = compile_command(source.absolute(), unfinished / LIBRARY, found.command)
         try:
             run_compiler(command)
         except CompilerFailure as failure:
-            remedy = f"the command was {shlex.join(command)}"
+            remedy = failure.remedy(folder) or f"the command was {shlex.join(command)}"
             got = f"{failure.ending}\n{failure.output}"
             raise TopThetaBackendError("adapter", "it to compile", got, remedy) from failure
         # moved only when complete: a process that loads it meanwhile keeps the old one
-        os.replace(unfinished / LIBRARY, library)
-    (folder / SIDECAR).write_text(json.dumps(built_for(), indent=2) + "\n")
+        seal(unfinished / LIBRARY)
+        move_into_place(unfinished / LIBRARY, library)
+    write_atomically(folder / SIDECAR, json.dumps(built_for(), indent=2) + "\n")
     return library
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from .._libraries import is_whole
 from ..errors import TopThetaBackendError
 from . import environment
 from .environment import CUSTOM_PATH, Package
@@ -97,7 +98,7 @@ def check_adapter(package: Package, schemas: dict[str, str]) -> str:
     _check_owner("adapter", package.adapter, "since it is loaded into the process")
     sidecar = package.adapter.with_name("adapter.json")
     try:
-        note = json.loads(sidecar.read_text())
+        note = json.loads(sidecar.read_text(encoding="utf-8"))
         built, interface = str(note["torch"]), note["interface"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         expected = f"a note of what it was built for in {sidecar}"
@@ -106,6 +107,9 @@ def check_adapter(package: Package, schemas: dict[str, str]) -> str:
         raise TopThetaBackendError("adapter", f"one for torch {torch.__version__}", f"one for torch {built}", rebuild)
     if interface != fingerprint(schemas):
         raise TopThetaBackendError("adapter", "one for this version of toptheta_npu", "one for another", rebuild)
+    if not is_whole(package.adapter):
+        got = f"{package.adapter}, which is damaged or has no checksum"
+        raise TopThetaBackendError("adapter", "a library as it was built", got, rebuild)
     return built
 
 
