@@ -47,6 +47,12 @@ def test_a_window_that_is_off_by_one_key_is_seen(sample: Callable[[Tensor], Samp
         assert rows > 0, case.id
 
 
+@pytest.mark.parametrize("n", [401, 500, 1000, 65_536, 1_000_003])
+def test_the_sample_is_the_one_of_the_method(n: int) -> None:
+    strided = [16 + j * (n - 144) // 256 for j in range(256)]
+    assert sampled_keys(torch.tensor(n)).places.tolist() == [*range(16), *strided, *range(n - 1, n - 129, -1)]
+
+
 def _rows_with_another_selection(case: Case, sample: Callable[[Tensor], Sample]) -> int:
     inputs = make_inputs(case)
     with use_backend("fallback"), mock.patch.object(sampled, "sampled_keys", sample):
