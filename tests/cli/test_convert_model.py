@@ -36,9 +36,10 @@ def folder(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_model_becomes_a_folder_that_commands_take(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert toptheta("convert", "model.gguf", "out") == 0
     out, err = capfd.readouterr()
-    written, following = out.splitlines()
+    written, advice, following = out.splitlines()
     assert written.startswith("out written: float32, 0 MB, in ")
-    assert following == "Next: toptheta calibrate out --text FILE... -o out.theta"
+    assert advice.startswith("Every command loads float32 from it. bfloat16 takes half the memory and is faster on")
+    assert following == "Next: toptheta evaluate out --text FILE"
     assert err == ""
     (folder / "text.txt").write_text("the 12 the 1 " * 400)
     options = ("--sequences", "2", "--length", "64", "--k", "8")
@@ -52,16 +53,17 @@ def test_commands_that_are_proposed_can_be_pasted(folder: Path, capsys: pytest.C
     proposed = capsys.readouterr().err.strip().partition("for example: ")[2]
     assert shlex.split(proposed) == ["toptheta", "convert", "the θ.gguf", "the θ"]
     assert toptheta("convert", "the θ.gguf", "the θ é") == 0
-    following = capsys.readouterr().out.splitlines()[-1].removeprefix("Next: ").replace("FILE...", "FILE")
-    assert shlex.split(following) == ["toptheta", "calibrate", "the θ é", "--text", "FILE", "-o", "the θ é.theta"]
+    following = capsys.readouterr().out.splitlines()[-1].removeprefix("Next: ")
+    assert shlex.split(following) == ["toptheta", "evaluate", "the θ é", "--text", "FILE"]
     (folder / "text.txt").write_text("the 12 the 1 ")
     assert toptheta("calibrate", "the θ.gguf", "--text", "text.txt") == 2
     proposed = capsys.readouterr().err.strip().partition("make a folder of it: ")[2]
     assert shlex.split(proposed) == ["toptheta", "convert", "the θ.gguf", "FOLDER"]
 
 
-def test_the_dtype_is_that_asked_for() -> None:
+def test_the_dtype_is_that_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert toptheta("convert", "model.gguf", "out", "--dtype", "bfloat16") == 0
+    assert "Every command loads bfloat16 from it. --dtype float32 keeps" in capsys.readouterr().out
     assert AutoModelForCausalLM.from_pretrained("out").dtype == torch.bfloat16
 
 

@@ -32,7 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("calibrate --row-fraction 2", "--row-fraction: expected above 0 and at most 1, got 2.0"),
         ("calibrate --k 0", "--k: expected an int from 1 to 16777216, got 0"),
         ("inspect table.theta --layer 9", "--layer: expected 0 to 2, got 9"),
-        ("inspect table.theta --k 7", "--k: expected 8 to 32, the calibrated range, got 7; calibrate with --k 7"),
+        ("inspect table.theta --k 7", "--k: expected 8 to 32, the calibrated range, got 7; calibrate again with --k 7"),
     ],
 )
 def test_the_library_s_arguments_are_options(arguments: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:

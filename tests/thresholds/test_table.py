@@ -360,7 +360,7 @@ def changed(name: str, index: Any, value: float) -> Tensor:
         (
             {"lengths": torch.arange(1, 130)},
             TopThetaValueError,
-            "lengths: expected at most 128 knots, got 129",
+            "lengths: expected at most 128 lengths, got 129",
         ),
         ({"counts": torch.ones(LAYERS, HEADS, 5).long()}, TopThetaValueError, "counts: expected shape"),
         (
@@ -433,7 +433,7 @@ def test_a_table_can_be_copied_and_sent_to_another_process(tmp_path: Path) -> No
 def test_the_unit_goes_with_the_placement() -> None:
     assert make().unit == "scaled score"
     assert make(theta=(grid(formula) - 5).exp(), placement="post_softmax").unit == "probability"
-    assert "3 layers x 2 heads, lengths 17 to 512 (6 knots)" in repr(make())
+    assert "3 layers x 2 heads, lengths 17 to 512 (6 stored)" in repr(make())
 
 
 # --- files --------------------------------------------------------------------------------------------

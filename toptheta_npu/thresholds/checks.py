@@ -45,7 +45,7 @@ def check_fields(fields: Fields) -> None:
     _check_knots("k", fields["k"])
     _check_knots("lengths", fields["lengths"])
     if len(fields["lengths"]) > MAX_LENGTH_KNOTS:
-        raise TopThetaValueError("lengths", f"at most {MAX_LENGTH_KNOTS} knots", str(len(fields["lengths"])))
+        raise TopThetaValueError("lengths", f"at most {MAX_LENGTH_KNOTS} lengths", str(len(fields["lengths"])))
     _check_shapes(fields)
     _check_values(fields)
     _check_cache_scales(fields)
@@ -63,7 +63,7 @@ def is_finite_number(value: object) -> bool:
 
 def calibrated_with(k: int) -> tuple[str | Setting, ...]:
     """Say as a remedy how a table gets thresholds for ``k``."""
-    return ("calibrate with ", Setting("k", k), " among the knots")
+    return ("calibrate again with ", Setting("k", k), " as well")
 
 
 def _check_groups(fields: Fields) -> None:

@@ -59,7 +59,7 @@ class ThresholdTable(ThresholdGrid):
         ...     counts=torch.ones(1, 1, 2, dtype=torch.int64), std=torch.zeros(1, 1, 1, 2),
         ...     placement="pre_softmax", estimator="algorithm1", alpha=0.1, layer_k=[0], fingerprint="demo")
         >>> table
-        ThresholdTable(pre_softmax, algorithm1, k=[4], 1 layers x 1 heads, lengths 8 to 16 (2 knots))
+        ThresholdTable(pre_softmax, algorithm1, k=[4], 1 layers x 1 heads, lengths 8 to 16 (2 stored))
         >>> table.at(4).theta[0][torch.tensor([3, 8, 11, 99]).clamp(max=16)].flatten()
         tensor([  -inf, 0.5000, 0.7297, 1.0000])
     """
@@ -68,7 +68,7 @@ class ThresholdTable(ThresholdGrid):
         return (
             f"ThresholdTable({self.placement}, {self.estimator}, k={self.k.tolist()}, "
             f"{self.num_layers} layers x {self.num_heads} heads, lengths {int(self.lengths[0])} to "
-            f"{int(self.lengths[-1])} ({len(self.lengths)} knots))"
+            f"{int(self.lengths[-1])} ({len(self.lengths)} stored))"
         )
 
     def at(

@@ -45,8 +45,18 @@ def convert_model(options: Options) -> None:
     size = sum(file.stat().st_size for file in options.folder.iterdir())
     took = time.monotonic() - begin
     console.print(f"{options.folder} written: {options.dtype}, {size / 1e6:.0f} MB, in {took:.0f} s.", markup=False)
-    folder, table = shlex.quote(str(options.folder)), shlex.quote(f"{options.folder.resolve().name}.theta")
-    console.print(f"Next: toptheta calibrate {folder} --text FILE... -o {table}", markup=False)
+    console.print(advice(options.dtype), markup=False)
+    console.print(f"Next: toptheta evaluate {shlex.quote(str(options.folder))} --text FILE", markup=False)
+
+
+def advice(dtype: str) -> str:
+    """Say which dtype to write the model in, as every command loads what the folder holds."""
+    if dtype == "float32":
+        return (
+            "Every command loads float32 from it. bfloat16 takes half the memory and is faster on most devices, but "
+            "rounds the weights: --dtype bfloat16."
+        )
+    return f"Every command loads {dtype} from it. --dtype float32 keeps the weights exactly, in twice the memory."
 
 
 def _told(bars: Bars) -> Callable[[int, int], None]:

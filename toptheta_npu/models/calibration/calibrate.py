@@ -99,7 +99,7 @@ def calibrate(
         >>> model = LlamaForCausalLM(LlamaConfig(
         ...     hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, vocab_size=50)).eval()
         >>> models.calibrate(model, torch.randint(50, (4, 40)), k=8, layer_k=[0, 16])
-        ThresholdTable(post_softmax, algorithm1, k=[8], 2 layers x 2 heads, lengths 9 to 40 (32 knots))
+        ThresholdTable(post_softmax, algorithm1, k=[8], 2 layers x 2 heads, lengths 9 to 40 (32 stored))
     """
     check_model(model)
     targets = _checked_k(k, top_k_at_calibration)
