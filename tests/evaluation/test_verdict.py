@@ -55,6 +55,15 @@ def test_a_method_that_left_nothing_out_is_not_judged() -> None:
     assert verdicts("perplexity", measurements) == [expected]
 
 
+def test_a_tau_of_zero_is_judged_since_it_may_have_an_int8_cache() -> None:
+    whole = replace(READS, kept_mean=READS.keys_mean)
+    measurements = {
+        Point("perplexity", "dense", "dense"): losses(2.0, 2.0, 2.0, 2.0),
+        Point("perplexity", "tau:tau=0", "tau"): replace(losses(2.02, 2.021, 2.019, 2.02), reads=whole),
+    }
+    assert verdicts("perplexity", measurements) == ["tau: loss seen: 2 % (95 % interval 1.9 to 2.2 %)"]
+
+
 def test_fewer_right_answers_are_a_loss() -> None:
     dense, sparse = answers([1] * 100), answers([1] * 80 + [0] * 20)
     assert verdict(sparse, dense) == "loss seen: 20 points (95 % interval 12 to 28 points)"

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from .._tables import counted
 from .measurement import Measurement
+from .methods.kinds import parse_method
 from .results import Point
 from .summary import change
 
@@ -26,7 +27,8 @@ def verdicts(task: str, measurements: Mapping[Point, Measurement]) -> list[str]:
             k = "" if point.k is None else f"k = {point.k}"
             name = ", ".join(filter(None, (point.label, k, point.table if several else "")))
             told = verdict(measurement, dense, _SAMPLES.get(task, "documents"))
-            if 0 < measurement.reads.keys_mean == measurement.reads.kept_mean:
+            kept_all = 0 < measurement.reads.keys_mean == measurement.reads.kept_mean
+            if kept_all and parse_method(point.method).options.get("tau") != 0:  # 0 is to keep all
                 told = "nothing was left out: every row kept all of its keys, as dense attention does"
             lines.append(f"{name}: {told}")
     return lines
