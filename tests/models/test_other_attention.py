@@ -90,11 +90,15 @@ def test_continuous_batching_is_refused(paged: bool) -> None:
     model = new_model()
     options = GenerationConfig(max_new_tokens=2, do_sample=False, eos_token_id=-1, pad_token_id=0)
     named = r"^model: expected a call of generate\(\), got continuous batching .*; pad the prompts on the left"
+
+    def generate() -> None:
+        if paged:
+            model.generate(tokens(1, 20), generation_config=options, cache_implementation="paged")
+        else:
+            model.generate_batch(inputs=[[5, 6, 7]], generation_config=options)
+
     with sparsify(model, table_of(), k=K):
         sparse_step(model)
         with pytest.raises(TopThetaNotImplementedError, match=named):
-            if paged:
-                model.generate(tokens(1, 20), generation_config=options, cache_implementation="paged")
-            else:
-                model.generate_batch(inputs=[[5, 6, 7]], generation_config=options)
+            generate()
     assert model.config._attn_implementation == "sdpa"
