@@ -122,7 +122,7 @@ def run_compiler(command: Sequence[str]) -> str:
     try:
         done = subprocess.run(
             command, env=os.environ | {"LC_ALL": "C"}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, errors="replace",
+            stderr=subprocess.STDOUT, encoding="utf-8", errors="replace",
         )  # fmt: skip
     except OSError as error:
         raise CompilerFailure(command, f"does not start ({error.strerror or error})", "") from error

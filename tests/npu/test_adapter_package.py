@@ -21,6 +21,7 @@ import torch
 
 from emulator.acl.environment import in_emulator
 from tests.tiers import full
+from toptheta_npu._libraries import seal
 
 CUSTOM_PATH = "ASCEND_CUSTOM_OPP_PATH"
 OPP_PATH = "ASCEND_OPP_PATH"
@@ -100,7 +101,9 @@ def test_torch_npu_imported_before_the_path_was_known(vendor: Path) -> None:
 
 @full
 def test_adapter_that_is_no_library(vendor: Path) -> None:
-    (vendor / "torch" / "libtoptheta_npu_adapter.so").write_text("nothing")
+    adapter = vendor / "torch" / "libtoptheta_npu_adapter.so"
+    adapter.write_text("nothing")
+    seal(adapter)
     outcome = outcome_of(vendor)
     assert (outcome["type"], outcome["cause"]) == ("TopThetaBackendError", "OSError")
     assert outcome["error"].startswith("adapter: expected a library that can be loaded, got ")

@@ -83,14 +83,14 @@ def kept_library(dtype_name: str) -> Path | None:
 
 
 def _build(unit: _Unit) -> Path:
-    import fcntl  # not on Windows, where nothing is built
-
     compiler, path = find_compiler(), unit.path
     folder = path.parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / ".lock").open("a") as lock:
-            with suppress(OSError):  # without locks, several processes build the same
+            with suppress(ImportError, OSError):  # without locks, several processes build the same
+                import fcntl
+
                 fcntl.flock(lock, fcntl.LOCK_EX)
             if is_whole(path):
                 return path  # of another process, which was waited for

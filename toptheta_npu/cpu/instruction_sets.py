@@ -70,7 +70,7 @@ def cpu_flags() -> frozenset[str]:
     """Read what all cores have, in the words of /proc/cpuinfo; nothing where there is no such file."""
     key = _KEYS.get(platform.machine())
     try:
-        lines = _CPUINFO.read_text(errors="replace").splitlines()
+        lines = _CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return frozenset()
     cores = [
@@ -95,7 +95,7 @@ def chosen() -> Level:
     if not found:
         raise TopThetaBackendError(
             "CPU", "AVX2, FMA and F16C on x86-64 or FP16 arithmetic on aarch64, in /proc/cpuinfo",
-            f"a machine of type {platform.machine()} without them",
-            "run the PyTorch fallback: export TOPTHETA_BACKEND=cpu=fallback",
+            f"{platform.system()} on {platform.machine()}, {'without them' if cpu_flags() else 'which lists nothing'}",
+            "run the PyTorch fallback: set TOPTHETA_BACKEND to cpu=fallback",
         )  # fmt: skip
     return LEVELS[forced or found[0]]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-from pathlib import Path
 
 import torch
 
-_MAPS = Path("/proc/self/maps")
+from .._libraries import mapped_files
+
 _RUNTIME = re.compile(r"/(libgomp|libiomp5|libomp)\b[^/]*\.so[^/]*$")
 _forked = False
 
@@ -34,10 +34,7 @@ def run_in_parallel() -> int:
 
 def loaded_runtimes() -> list[str]:
     """List the OpenMP runtimes in this process by their paths."""
-    if not _MAPS.exists():
-        return []
-    paths = (line.split(maxsplit=5)[-1].strip() for line in _MAPS.read_text().splitlines())
-    return list(dict.fromkeys(path for path in paths if _RUNTIME.search(path)))
+    return [path for path in mapped_files() if _RUNTIME.search(path)]
 
 
 def _note_fork() -> None:
@@ -45,4 +42,5 @@ def _note_fork() -> None:
     _forked = True
 
 
-os.register_at_fork(after_in_child=_note_fork)
+if hasattr(os, "register_at_fork"):  # not on Windows, where no process forks
+    os.register_at_fork(after_in_child=_note_fork)

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from .._findings import Finding, as_finding
+from .._libraries import mapped_files
 from ..errors import TopThetaBackendError
 from . import environment, loading
 from .environment import CUSTOM_PATH, Package
@@ -69,7 +70,7 @@ def _cann() -> Finding:
     for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":"):
         if folder and os.path.exists(os.path.join(folder, "libascendcl.so")):
             return Finding("CANN", f"{home or folder}{_cann_version(home)}")
-    if _is_mapped("libascendcl.so"):
+    if any("/libascendcl.so" in path for path in mapped_files()):
         return Finding("CANN", f"{home or 'its runtime'}{_cann_version(home)} (loaded)")
     problem = "libascendcl.so is in no folder of LD_LIBRARY_PATH"
     return Finding("CANN", home, problem, _CANN_MISSING)
@@ -79,15 +80,10 @@ def _cann_version(home: str | None) -> str:
     """Read the version that a toolkit notes, as ", version 8.1.RC1"; nothing if there is no note."""
     for note in sorted(Path(home).glob("*/ascend_*_install.info")) if home else ():
         with suppress(OSError):
-            found = re.search(r"^version=(.+)$", note.read_text(errors="replace"), re.MULTILINE)
+            found = re.search(r"^version=(.+)$", note.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
             if found:
                 return f", version {found[1].strip()}"
     return ""
-
-
-def _is_mapped(library: str) -> bool:
-    maps = Path("/proc/self/maps")
-    return maps.exists() and f"/{library}" in maps.read_text()
 
 
 def _package_and_adapter(schemas: dict[str, str]) -> tuple[Finding, Finding]:
@@ -127,8 +123,9 @@ def _devices() -> Finding:
     remedy = "run npu-smi info, and the set_env.sh of CANN; then look at what python -c 'import torch_npu' says"
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _PROBE], capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False
-        )
+            [sys.executable, "-c", _PROBE], capture_output=True, encoding="utf-8", errors="replace",
+            timeout=_PROBE_SECONDS, check=False,
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         return Finding("devices", None, f"torch_npu did not answer within {_PROBE_SECONDS} s", remedy)
     if done.returncode != 0:

@@ -143,7 +143,7 @@ def npu_task_durations(variants: Variants, copies: int, calls: int) -> dict[str,
                     call((number + 1) % copies)
                 torch_npu.npu.synchronize()
             files = sorted(Path(folder).rglob("kernel_details.csv"))
-            seconds = durations_per_call(files[0].read_text(), calls) if files else []
+            seconds = durations_per_call(files[0].read_text(encoding="utf-8", errors="replace"), calls) if files else []
             if any(seconds):
                 durations[name] = summarise(seconds)
     return durations

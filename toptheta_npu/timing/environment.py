@@ -23,7 +23,9 @@ def free_bytes(device: str) -> float:
     if device in ("cuda", "npu"):
         accelerator: Any = getattr(torch, device)
         return int(accelerator.mem_get_info()[0])
-    free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    free: float = math.inf
+    if hasattr(os, "sysconf"):  # not on Windows
+        free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
     for line in _lines("/proc/meminfo"):
         if line.startswith("MemAvailable"):
             free = int(line.split()[1]) << 10
@@ -127,6 +129,6 @@ def _cpuinfo(name: str) -> str | None:
 
 def _lines(path: str | Path) -> list[str]:
     try:
-        return Path(path).read_text().splitlines()
+        return Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return []
