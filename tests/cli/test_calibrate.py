@@ -403,7 +403,8 @@ def test_a_run_goes_on_or_begins_anew(model: Path, folder: Path, capsys: pytest.
     said = words(capsys.readouterr().err)
     assert (
         "thresholds.theta.partial: expected the state of this calibration, got one with seed=0 (here 1); give the "
-        "options and texts that it was made with, add --restart to replace it and begin anew, or name another" in said
+        "model, options and texts that it was made with, add --restart to replace it and begin anew, or name another"
+        in said
     )
     assert state.read_bytes() == kept
     # nor do other texts

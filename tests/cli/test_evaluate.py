@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import re
 import shutil
@@ -16,11 +17,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoTokenizer
 
 from tests.cli.command import toptheta
 from tests.cli.folders import save_model
+from tests.models.wrapped_weights import OpaqueWeight, quantise
 from tests.tiers import full, only
 from toptheta_npu._warnings import SdcWithoutVmcWarning
+from toptheta_npu.cli.evaluate import command as evaluate_command
 from toptheta_npu.cli.evaluate import tasks as evaluate_tasks
 from toptheta_npu.cli.evaluate.options import UNCALIBRATED
 from toptheta_npu.evaluation.methods.kinds import parse_method
@@ -214,7 +219,8 @@ def test_a_file_of_settings(model: Path, folder: Path) -> None:
         (("--task", "arc_chalenge"), "--task: expected perplexity, key-value, needle, or a task of lm-eval, got "
          "'arc_chalenge'; did you mean arc_challenge"),
         (("--method", "top-theat"), "method: expected the name of a method, got 'top-theat'; did you mean top-theta?"),
-        (("--k", "99"), "k: expected 8 to 16, the calibrated range, got 99, for top-theta with table pre; calibrate"),
+        (("--k", "99"), "k: expected 8 to 16, the calibrated range, got 99, for top-theta with table pre; calibrate "
+         "again with --k 99 as well"),
         (("--length", "200"), "TABLE: expected thresholds for rows of up to 200 keys, as perplexity has them, got pre, "
          "calibrated up to 128; calibrate on longer windows, evaluate shorter ones, or add --extrapolate"),
         (("--windows", "9999"), "--text: expected text for 9999 windows of 128 tokens, got"),
@@ -289,6 +295,56 @@ def test_thresholds_of_another_model_are_refused(model: Path, folder: Path, caps
         assert f"{different}, in table pre; calibrate" in said
         assert "error:" in said
         assert not Path("evaluation.jsonl").exists()
+
+
+@pytest.mark.parametrize("part", ["self_attn.v_proj", "mlp.up_proj"])
+def test_results_of_other_weights_are_not_continued(
+    part: str, model: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The table fits both models, since it depends on queries and keys alone; their figures do not compare."""
+    shutil.copytree(model, "tuned/tiny-random")
+    assert toptheta("evaluate", "tuned/tiny-random", str(model.parent / "pre.theta"), *QUICK, *METHODS[:2]) == 0
+    content = Path("evaluation.jsonl").read_bytes()
+    file = Path("tuned/tiny-random/model.safetensors")
+    tensors = load_file(file)
+    tensors[f"model.layers.1.{part}.weight"][0, 0] += 1
+    save_file(tensors, file, {"format": "pt"})
+    again = ("evaluate", "tuned/tiny-random", str(model.parent / "pre.theta"), *QUICK, *METHODS)
+    assert toptheta(*again) == 2
+    said = words(capsys.readouterr().err)
+    message = "--output: expected results of this model, got evaluation.jsonl, of another model (by its weights); take"
+    assert message in said
+    assert "name another file with -o, or add --restart to begin anew" in said
+    assert Path("evaluation.jsonl").read_bytes() == content
+    assert toptheta(*again, "-o", "other.jsonl") == 0
+
+
+def test_results_of_another_tokenizer_are_not_continued(
+    model: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that reads this text as before, and other text not."""
+    shutil.copytree(model, "tiny-random")
+    assert toptheta("evaluate", "tiny-random", *QUICK[:-2]) == 0
+    tokenizer = AutoTokenizer.from_pretrained("tiny-random")
+    rules = json.loads(tokenizer.backend_tokenizer.to_str())
+    rules["model"]["merges"] = rules["model"]["merges"][:-1]
+    Path("tiny-random/tokenizer.json").write_text(json.dumps(rules))
+    found = toptheta("evaluate", "tiny-random", *QUICK[:-2])
+    said = words(capsys.readouterr().err)
+    assert found == 2
+    assert "got evaluation.jsonl, of another model (by its tokenizer); take that model, name another file with" in said
+
+
+def test_a_quantised_model_without_a_fingerprint_is_judged_by_tau(
+    model: Path, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = evaluate_command.load_weights
+    monkeypatch.setattr(evaluate_command, "load_weights", lambda *given: quantise(load(*given), OpaqueWeight))
+    assert main(model, *QUICK) == 2
+    assert "use tau in place of thresholds: it needs no fingerprint" in words(capsys.readouterr().err)
+    assert main(model, *QUICK[:-2], tables=()) == 0
+    assert results().header.fingerprint == ""
+    assert len(results().measurements) == 4
 
 
 def test_a_model_without_a_layer_to_judge_is_refused_before_any_work(
@@ -377,7 +433,7 @@ def test_a_full_disk_keeps_finished_points(
 
     def full(descriptor: int) -> None:
         calls.append(descriptor)
-        if len(calls) > 3:
+        if len(calls) > 6:  # file and folder of the header and of two points
             raise OSError(28, "No space left on device")
         synchronise(descriptor)
 

@@ -15,7 +15,9 @@ from toptheta_npu.evaluation.results import Header, Point, ResultsFile, read_res
 
 READS = Reads(8.0, 20.0, 30.0, 40.0, 100.0, 0.01, 100.0)
 LAYER = LayerReads(READS, (1.0, None))
-HEADER = Header("tiny", "fingerprint", {"perplexity": {"windows": 2}}, {"pre": "ab"}, {"torch": "2"})
+DIGESTS = {"weights": "12", "configuration": "34", "adapters": "none", "tokenizer": "56"}
+HEADER = Header("tiny", "fingerprint", {"perplexity": {"windows": 2}}, {"pre": "ab"}, {"torch": "2"}, DIGESTS)
+_OTHER = "--output: expected results of this model, got .*jsonl, of another model"
 DENSE = Point("perplexity", "dense", "dense")
 SPARSE = Point("perplexity", "top-theta", "Top-θ", "pre", 64)
 OTHER = Point("needle", "last-k", "last-k", None, 64)
@@ -71,7 +73,13 @@ def test_more_tasks_and_tables_may_join_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"fingerprint": "other"}, r"--output: expected results with fingerprint = 'other', got .* with 'fingerprint'"),
+        ({"fingerprint": "other"}, rf"{_OTHER} \(by its fingerprint\); take that model, name another file with -o"),
+        ({"digests": {**DIGESTS, "weights": "0"}}, rf"{_OTHER} \(by its weights\); take that model, name another"),
+        ({"digests": {**DIGESTS, "adapters": "a 1"}}, rf"{_OTHER} \(by its adapters\)"),
+        (
+            {"digests": {**DIGESTS, "tokenizer": "0", "configuration": "1"}},
+            rf"{_OTHER} \(by its configuration and tokenizer\)",
+        ),
         (
             {"settings": {"perplexity": {"windows": 3}}},
             r"results with settings\.perplexity\.windows = 3, got .* with 2",
@@ -108,7 +116,7 @@ def test_a_file_without_a_point_takes_any_settings(tmp_path: Path) -> None:
         (b"{}\n", "got another file"),
         (b"text\n", "got another file"),
         (b"[1]\n", "got another file"),
-        (b'{"schema": 9}\n', "of schema 1, got schema 9"),
+        (b'{"schema": 9}\n', "of schema 2, got schema 9"),
     ],
 )
 def test_other_files_are_refused(tmp_path: Path, content: bytes, message: str) -> None:
@@ -116,6 +124,22 @@ def test_other_files_are_refused(tmp_path: Path, content: bytes, message: str) -
     path.write_bytes(content)
     with pytest.raises(TopThetaValueError, match=message):
         read_results(path)
+
+
+def test_a_file_that_does_not_say_of_which_weights_it_is_can_be_read_but_not_continued(tmp_path: Path) -> None:
+    path = tmp_path / "evaluation.jsonl"
+    with ResultsFile(path, HEADER) as results:
+        results.add(DENSE, measurement(1.0))
+    header, *lines = path.read_text().splitlines(keepends=True)
+    entry = {**json.loads(header), "schema": 1}
+    del entry["digests"]
+    path.write_text("".join([json.dumps(entry) + "\n", *lines]))
+    content = path.read_bytes()
+    assert list(read_results(path).measurements) == [DENSE]
+    message = "which does not say of which weights: an earlier version wrote it; take that model, name another file"
+    with pytest.raises(TopThetaValueError, match=message), ResultsFile(path, HEADER):
+        pass
+    assert path.read_bytes() == content
 
 
 def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:

@@ -26,13 +26,16 @@ class Int8Weight(Tensor):
     def __tensor_unflatten__(cls, inner: dict[str, Tensor], *_: Any) -> Int8Weight:
         return cls(inner["numbers"], inner["scales"])
 
-    def dequantize(self) -> Tensor:
+    def multiplied_out(self) -> Tensor:
         return self.numbers.to(self.scales.dtype) * self.scales
+
+    def dequantize(self) -> Tensor:
+        return self.multiplied_out()
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is nn.functional.linear:
-            return func(args[0], args[1].dequantize(), *args[2:], **(kwargs or {}))
+            return func(args[0], args[1].multiplied_out(), *args[2:], **(kwargs or {}))
         return super().__torch_function__(func, types, args, kwargs or {})
 
     @classmethod

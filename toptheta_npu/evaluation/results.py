@@ -15,12 +15,18 @@ from typing import Any
 
 from .._files import check_writable, file_error, held, read_bytes, write_atomically
 from ..errors import TopThetaValueError, shown
+from ..thresholds.fingerprint import differences
 from .measurement import Measurement
 from .reads import LayerReads, Reads
 
-SCHEMA = 1
+SCHEMA = 2
+#: Files of the first one can be read, but not continued: they do not say of which weights they are.
+_READABLE = (1, SCHEMA)
 _MAX_BYTES = 2**31
 _WHAT = "results of toptheta evaluate"
+_ANEW = "name another file with -o, or add --restart to begin anew"
+#: Parts of a header that say which model it is.
+_OF_MODEL = ("fingerprint", "digests")
 #: Parts of a header that may grow.
 _JOINED = ("settings", "tables")
 
@@ -59,10 +65,11 @@ class Header:
 
     Attributes:
         model: its name, without folders.
-        fingerprint: of the model.
+        fingerprint: of the model, "" for one that has none.
         settings: by task, as JSON has them.
         tables: name and digest of the thresholds.
         environment: versions of what computed.
+        digests: of all of the model and of its tokenizer, by what they are of.
     """
 
     model: str
@@ -70,6 +77,7 @@ class Header:
     settings: Mapping[str, Any] = field(default_factory=dict)
     tables: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+    digests: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -164,15 +172,30 @@ class ResultsFile:
     def _joined(self, found: Header) -> Header:
         """Join the header of what is there with the tasks and tables that are new."""
         ours, theirs = (json.loads(json.dumps(asdict(header))) for header in (self._header, found))
-        have, want = (_flat({**other, **_both(other, own)}) for other, own in ((theirs, ours), (ours, theirs)))
+        others = [{**header, **dict.fromkeys(_OF_MODEL)} for header in (ours, theirs)]
+        have, want = (_flat({**other, **_both(other, own)}) for other, own in (others[::-1], others))
         for name in sorted({*have, *want}):
             if have.get(name) != want.get(name):
                 raise TopThetaValueError(
                     "--output", f"results with {name} = {shown(want.get(name))}",
-                    f"{self.path} with {shown(have.get(name))}",
-                    "use the same settings, name another file with -o, or add --restart to begin anew",
+                    f"{self.path} with {shown(have.get(name))}", f"use the same settings, {_ANEW}",
                 )  # fmt: skip
+        self._check_model(found)
         return Header(**ours | {name: {**theirs[name], **ours[name]} for name in _JOINED})
+
+    def _check_model(self, found: Header) -> None:
+        """Refuse the file of another model: its figures would be compared with those of this one."""
+        mine, theirs = self._header.digests, found.digests
+        different = differences(self._header.fingerprint, found.fingerprint)
+        unlike = [name for name in {**mine, **theirs} if theirs.get(name) != mine.get(name)]
+        different += [name for name in unlike if name not in different]
+        if different and mine and not theirs:
+            got = f"{self.path}, which does not say of which weights: an earlier version wrote it"
+        elif different:
+            got = f"{self.path}, of another model (by its {' and '.join(different)})"
+        else:
+            return
+        raise TopThetaValueError("--output", "results of this model", got, f"take that model, {_ANEW}")
 
     def _write(self, measurements: dict[Point, Measurement]) -> None:
         lines = [{"schema": SCHEMA, **asdict(self._header)}]
@@ -198,7 +221,7 @@ def _read_header(path: str | Path, line: bytes) -> Header:
     try:
         entry = json.loads(line)
         schema = entry.pop("schema")
-        if schema == SCHEMA:
+        if schema in _READABLE:
             return Header(**entry)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise file_error(path, _WHAT, "another file", "correct the path") from error

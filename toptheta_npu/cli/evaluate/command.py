@@ -205,7 +205,7 @@ def header(prepared: Prepared, network: PreTrainedModel, device: str) -> Header:
     """Make the header of the results, everything that the figures depend on; check the tables against the model."""
     from ...evaluation.results import Header
     from ...evaluation.sweep import table_digest
-    from ...models import model_fingerprint
+    from ...models.fingerprint.digests import model_digests, tokenizer_digest
     from ...models.fingerprint.model import check_table
 
     tables = prepared.plan.tables
@@ -220,7 +220,18 @@ def header(prepared: Prepared, network: PreTrainedModel, device: str) -> Header:
         "python": platform.python_version(), "torch": torch.__version__, **versions,
     }  # fmt: skip
     digests = {name: table_digest(table) for name, table in tables.items()}
-    return Header(prepared.candidate.name, model_fingerprint(network), prepared.settings, digests, environment)
+    model = {**model_digests(network), "tokenizer": tokenizer_digest(prepared.candidate.tokenizer)}
+    return Header(prepared.candidate.name, _fingerprint(network), prepared.settings, digests, environment, model)
+
+
+def _fingerprint(network: PreTrainedModel) -> str:
+    """Compute the fingerprint, or nothing for a quantised model without one: only thresholds need it."""
+    from ...models import model_fingerprint
+
+    try:
+        return model_fingerprint(network)
+    except TopThetaNotImplementedError:
+        return ""
 
 
 def measure(console: Console, bars: Bars, prepared: Prepared, network: PreTrainedModel, results: ResultsFile) -> None:
