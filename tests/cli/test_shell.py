@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +18,7 @@ from tests.cli.command import toptheta
 from tests.cli.test_inspect import make
 from tests.tiers import full
 from toptheta_npu import cli
+from toptheta_npu._streams import standard_streams
 from toptheta_npu.cli.common.shell import Command
 
 
@@ -132,3 +138,54 @@ def test_too_little_memory_is_an_error_with_the_options_that_help(capsys: pytest
     assert "memory: expected enough for this command, got " in said
     assert str(2**52) in said  # bytes
     assert said.strip().endswith("; try a smaller --length, or --dtype bfloat16")
+
+
+def run(*arguments: str, **streams: Any) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run([sys.executable, "-m", *arguments], **{"capture_output": not streams} | streams, check=False)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["toptheta_npu", "--help"],
+        ["toptheta_npu", "--version"],
+        ["toptheta_npu", "inspect", "table.theta"],
+        pytest.param(["toptheta_npu", "inspect", "--help"], marks=full),
+        pytest.param(["toptheta_npu", "doctor", "--no-probe"], marks=full),
+        pytest.param(["toptheta_npu", "doctor", "--no-probe", "--json"], marks=full),
+        pytest.param(["toptheta_npu.cpu.build"], marks=full),
+    ],
+    ids=" ".join,
+)
+def test_output_into_a_full_device_is_an_error_of_one_line(arguments: list[str]) -> None:
+    with open("/dev/full", "wb") as device:
+        done = run(*arguments, stdout=device, stderr=subprocess.PIPE)
+    *_, line = done.stderr.decode().splitlines()
+    assert line == (
+        "error: output: expected a place that takes all of it, got No space left on device; "
+        "free some space, or write elsewhere"
+    )
+    assert done.returncode == 1
+    assert b"Traceback" not in done.stderr
+    assert b"Exception ignored" not in done.stderr
+
+
+def test_an_error_keeps_its_exit_status_where_nobody_can_read_it() -> None:
+    with open("/dev/full", "wb") as device:
+        done = run("toptheta_npu", "inspect", "nothing", stdout=subprocess.PIPE, stderr=device)
+    assert (done.returncode, done.stdout) == (2, b"")
+
+
+def test_an_error_of_another_file_is_no_error_of_the_output() -> None:
+    def fail() -> None:
+        raise OSError(errno.ENOSPC, "another file")
+
+    with pytest.raises(OSError, match="another file"), standard_streams():
+        fail()
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "wb") as pipe:
+        assert run("toptheta_npu", "--help", stdout=pipe, stderr=subprocess.PIPE).stderr == b""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
-from io import TextIOWrapper
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
+from .._streams import standard_streams
 from ..errors import TopThetaError
 from .benchmark.command import command as benchmark
 from .benchmark.generate import command as benchmark_generate
@@ -70,22 +72,25 @@ def _about(
     """Top-Theta attention: skip tokens by a threshold instead of top-k."""
 
 
-def main(commands: typer.Typer = app) -> None:
+def main(commands: Callable[[], object] = app) -> None:
     """Run the command line; an error a user can mend is one sentence, not a traceback."""
-    for stream in (sys.stdout, sys.stderr):
-        # a letter that the terminal does not know, such as theta, is no reason to fail
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")
+    with standard_streams():
+        _run(commands)
+
+
+def _run(commands: Callable[[], object]) -> None:
     try:
         commands()
     except TopThetaError as error:
-        Console(stderr=True, soft_wrap=True).print(f"[red]error:[/red] {escape(str(error))}", highlight=False)
-        sys.exit(2)
+        _fail(escape(str(error)))
     except ModuleNotFoundError as error:
         extra = _EXTRAS.get(error.name or "")
         if extra is None:
             raise
-        Console(stderr=True, soft_wrap=True).print(
-            f"[red]error:[/red] {error.name} is missing; in a clone: pip install '.\\[{extra}]'"
-        )
-        sys.exit(2)
+        _fail(f"{error.name} is missing; in a clone: pip install '.\\[{extra}]'")
+
+
+def _fail(message: str) -> NoReturn:
+    with suppress(OSError):  # such as stderr on a full disk
+        Console(stderr=True, soft_wrap=True).print(f"[red]error:[/red] {message}", highlight=False)
+    sys.exit(2)

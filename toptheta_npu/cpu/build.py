@@ -18,6 +18,7 @@ from pathlib import Path
 from .._compiler import INSTALL, Compiler, CompilerFailure, find_compiler, run_compiler
 from .._files import move_into_place
 from .._libraries import is_whole, seal
+from .._streams import standard_streams
 from ..errors import TopThetaBackendError, TopThetaError
 from . import instruction_sets
 from .cache import VARIABLE, cache_folder
@@ -121,11 +122,12 @@ def _compile(unit: _Unit, compiler: Compiler, built: Path) -> Path:
 def main() -> None:
     """Run the command line of this module."""
     argparse.ArgumentParser(prog="python -m toptheta_npu.cpu.build", description=__doc__).parse_args()
-    try:
-        for dtype_name in ELEMENTS:
-            print(f"{dtype_name}: {library(dtype_name)}")
-    except TopThetaError as error:
-        sys.exit(f"build: {error}")
+    with standard_streams():
+        try:
+            for dtype_name in ELEMENTS:
+                print(f"{dtype_name}: {library(dtype_name)}")
+        except TopThetaError as error:
+            sys.exit(f"build: {error}")
 
 
 if __name__ == "__main__":

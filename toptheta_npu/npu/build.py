@@ -21,6 +21,7 @@ import torch
 from .._compiler import CompilerFailure, find_compiler, run_compiler
 from .._files import move_into_place, write_atomically
 from .._libraries import seal
+from .._streams import standard_streams
 from ..errors import TopThetaBackendError, TopThetaError
 from ..fallback.schemas import SCHEMAS
 from .adapter_arguments import HEADER, adapter_header
@@ -118,10 +119,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m toptheta_npu.npu.build", description=__doc__)
     parser.add_argument("package", type=Path, help="the installed op package, a folder .../vendors/toptheta")
     arguments = parser.parse_args()
-    try:
-        print(f"Adapter: {build_adapter(arguments.package / 'torch')}")
-    except (TopThetaError, OSError) as error:  # such as a folder that may not be written
-        sys.exit(f"build: {error}")
+    with standard_streams():
+        try:
+            library = build_adapter(arguments.package / "torch")
+        except (TopThetaError, OSError) as error:  # such as a folder that may not be written
+            sys.exit(f"build: {error}")
+        print(f"Adapter: {library}")
 
 
 if __name__ == "__main__":
