@@ -96,3 +96,16 @@ sys.stdout.buffer.write(os.fsencode(threads.loaded_runtimes()[0]))
 """
     done = python(code, LC_ALL="C.UTF-8")
     assert (done.stdout, done.stderr) == (os.fsencode(copy), b"")
+
+
+def test_clones_on_windows_have_the_same_bytes() -> None:
+    """Whatever core.autocrlf says: shells and compilers read no script with carriage returns."""
+    listed = subprocess.run(["git", "ls-files", "--eol"], cwd=_ROOT, capture_output=True, check=False)
+    if listed.returncode:
+        pytest.skip("not a clone")
+    fields = [line.split(b"\t")[0].split() for line in listed.stdout.splitlines()]
+    assert {(index, tuple(attributes)) for index, _, *attributes in fields if index in (b"i/lf", b"i/-text")} == {
+        (b"i/lf", (b"attr/text=auto", b"eol=lf")), (b"i/-text", (b"attr/-text",)),
+    }  # fmt: skip
+    assert b"i/crlf" not in listed.stdout
+    assert b"i/mixed" not in listed.stdout
