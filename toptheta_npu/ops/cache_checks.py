@@ -1,4 +1,4 @@
-"""Checks of a KV cache: its shape against the query, its pages, and the scales of int8."""
+"""Checks a KV cache: its shape against the query, its pages, and its int8 scales."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def check_paging(
 
 
 def check_antiquant(given: Arguments, kv_heads: int, head_dim: int) -> None:
-    """Check that int8 caches have scales and others none; K and V have passed `check_cache`."""
+    """Check that int8 caches have scales and other caches have none; K and V have passed `check_cache`."""
     caches = (
         ("key", given.key, given.key_antiquant_scale, given.key_antiquant_mode),
         ("value", given.value, given.value_antiquant_scale, given.value_antiquant_mode),
@@ -117,7 +117,7 @@ def _check_per_channel(name: str, scale: Tensor, kv_heads: int, head_dim: int) -
 
 
 def _scales_by_row(cache: Tensor, given: Arguments, kv_heads: int) -> tuple[tuple[int, ...], str]:
-    """Find the shape of scales per token and head, and its names."""
+    """Find the shape of scales per token and head, and its axes in words."""
     if given.block_table is not None:
         return (cache.shape[0], kv_heads, given.block_size), " [blocks, Hkv, block_size]"
     rows = cache.shape[2 if given.input_layout == "BNSD" else 1]

@@ -1,4 +1,4 @@
-"""What public functions do with their arguments: a call is checked once, and runs the registered operator."""
+"""The bodies of the public functions: check the arguments once, then run the registered operator."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ..npu.backend import NPU_SELECTOR
 from . import registration  # noqa: F401 (what is called below)
 from .checks import check, refuse_unknown
 
-#: Each operator as it takes checked arguments.
+#: Each operator, called with checked arguments.
 RUN = {name: giving_arguments(name, getattr(torch.ops.toptheta_npu, name).default) for name in OPERATORS}
-#: Calls that went through checks and dispatcher before.
+#: Calls that have passed the checks and the dispatcher before.
 DIRECT = {name: CallCache(name) for name in ("incremental_attention", "incremental_attention_with_stats")}
 _Call = Callable[[Arguments, Mapping[str, object]], Any]
 
 
 def on_whole_rows(operator: str) -> _Call:
-    """Make what an operator for whole rows does with arguments as they were given, and with unknown ones."""
+    """Make the body of an operator on whole rows: it takes the arguments as given, and unknown ones."""
     direct = DIRECT[operator]
 
     def call(given: Arguments, unknown: Mapping[str, object]) -> Any:
@@ -45,16 +45,16 @@ def on_whole_rows(operator: str) -> _Call:
 
 
 def on_part_of_rows(given: Arguments, unknown: Mapping[str, object]) -> Partial:
-    """Do the same for parts of rows."""
+    """Run the operator on parts of rows with the arguments as given, and refuse unknown ones."""
     if unknown:
         refuse_unknown("incremental_attention_partial", unknown)
     return Partial(*RUN["incremental_attention_partial"](check(given, _runs_npu_kernel, part=True)))
 
 
 def _runs_npu_kernel(query: torch.Tensor) -> bool:
-    """Tell whether a call runs the kernel of an NPU; load it if so.
+    """Tell whether a call runs the NPU kernel; load it if so.
 
-    Under torch.compile nothing is loaded while tracing; the adapter and the op package check the same again.
+    Nothing is loaded while torch.compile traces; the adapter and the op package repeat the checks.
     """
     if query.is_cpu or query.device.type != NPU:  # the name of a device takes long to make
         return False

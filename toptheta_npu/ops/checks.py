@@ -1,4 +1,4 @@
-"""Checks of the arguments of a decode step, and of those that its companions share with it."""
+"""Checks of the arguments of a decode step, and of arguments that other operators share with it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _SHAPES: dict[str, Callable[[Sizes], tuple[int, ...]]] = {
 def _float_tensors(
     *, one_token: bool
 ) -> list[tuple[str, Callable[[Sizes], tuple[int, ...]], tuple[torch.dtype, ...], str]]:
-    """Collect of each of `FLOAT_TENSORS` its name, shape, dtypes, and the shape in words."""
+    """Collect the name, shape, dtypes and shape in words of each of `FLOAT_TENSORS`."""
     abouts = {name: TABLE[name].about for name in Arguments._fields[FLOAT_TENSORS]}
     words = {name: about.shape.replace(", Sq", "") if one_token else about.shape for name, about in abouts.items()}
     return [(name, _SHAPES[words[name]], about.dtypes, f" {words[name]}") for name, about in abouts.items()]
@@ -71,7 +71,7 @@ _NO_QUANTISATION = "queries and outputs are not quantised; pass float16 or bfloa
 _BY_CACHE = "give the scales of int8 caches as key_antiquant_scale and value_antiquant_scale"
 _SYMMETRIC = "int8 caches are symmetric; quantise without offsets"
 #: Arguments of torch_npu.npu_incre_flash_attention and npu_fused_infer_attention_score that have no meaning here, and
-#: the way round.
+#: what to use instead.
 UNSUPPORTED = {
     "padding_mask": _NO_MASK,
     "atten_mask": f"{_NO_MASK}; {_CAUSAL}",
@@ -101,7 +101,7 @@ def refuse_unknown(function: str, unsupported: Mapping[str, object]) -> NoReturn
 def resolve_heads(
     query: Tensor, key: Tensor, num_heads: int | None, num_key_value_heads: int | None, input_layout: str, paged: bool
 ) -> Sizes:
-    """Find the sizes of a step; infer them from the layout where it tells."""
+    """Find the sizes of a step; infer them from the layout where it shows them."""
     if type(input_layout) is not str or input_layout not in QUERY_FORMS:
         check_choice("input_layout", input_layout, LAYOUTS)
     if num_heads is not None:
@@ -181,7 +181,7 @@ def check_part(a: Arguments) -> None:
 
 
 def check_float_tensors(given: Iterable[Tensor | None], like: Tensor, sizes: Sizes) -> None:
-    """Check tensors of numbers per row or head against the table's shapes and dtypes; ``given`` begins as it does."""
+    """Check that tensors of numbers per row or head have the shapes and dtypes of the first of `FLOAT_TENSORS`."""
     known = _FLOATS_OF_ONE_TOKEN if sizes.tokens == 1 else _FLOATS_OF_TOKENS
     for tensor, (name, shape, dtypes, words) in zip(given, known, strict=False):
         if tensor is not None:
@@ -208,7 +208,7 @@ def check_lengths(query: Tensor, batch: int, lengths: Tensor | None, starts: Ten
 
 
 def _check_part_lengths(query: Tensor, sizes: Sizes, lengths: Tensor | None, starts: Tensor | None) -> None:
-    """Check valid keys and starts of a part of rows: which keys a token sees follows from the whole row alone."""
+    """Check valid keys and starts of a part of rows. Only the whole row determines which keys a token sees."""
     if sizes.tokens == 1:
         check_lengths(query, sizes.batch, lengths, starts)
         return
@@ -231,15 +231,15 @@ def check_threshold(threshold: Any, like: Tensor, batch: int, heads: int, tokens
 
 
 def check(given: Arguments, is_limited: Callable[[Tensor], bool], *, part: bool = False) -> Arguments:
-    """Check a call: that its arguments fit together, and that the backend which runs it takes them.
+    """Check that the arguments of a call fit together, and that the backend which runs it takes them.
 
     Args:
-        given: as a public function was called: lengths and starts may be lists, head counts and the scale None.
-        is_limited: tells of a query whether its backend has `limits`.
-        part: whether they are of a part of rows.
+        given: the arguments of a public function. Lengths and starts may be lists, head counts and the scale None.
+        is_limited: tells whether the backend of a query has `limits`.
+        part: whether the keys are part of a row.
 
     Returns:
-        The same with tensors, counts and numbers in their places.
+        The same arguments, with lists made tensors, and head counts and the scale filled in.
     """
     checked = check_rows(given, part=part)
     if part:
@@ -257,15 +257,15 @@ def check(given: Arguments, is_limited: Callable[[Tensor], bool], *, part: bool 
 
 
 def check_rows(given: Arguments, *, part: bool) -> Arguments:
-    """Check that the arguments for where the rows are fit together, as do the tensors of numbers per row or head.
+    """Check that the arguments that locate the rows fit together, and the tensors of numbers per row or head too.
 
-    Arguments and result as those of `check`.
+    Arguments and result are as in `check`.
     """
     query, key, block_table = given.query, given.key, given.block_table
     lengths, starts = given.actual_seq_lengths, given.key_start
     if under_transforms():
         refuse_derivatives(zip(Arguments._fields, given, strict=True))
-    # what follows is of every call, so it calls nothing where there is nothing to check
+    # this code runs in every call, so it calls nothing that has nothing to check
     check_tensor("query", query, query, None, DTYPES)
     if not query.is_cpu:
         check_device(query)
@@ -306,13 +306,13 @@ def check_rows(given: Arguments, *, part: bool) -> Arguments:
 
 
 def _with(given: Arguments, name: str, value: object) -> Arguments:
-    """Put a value in the place of another; torch.compile traces it."""
+    """Replace one value; torch.compile traces this."""
     place = Arguments._fields.index(name)
     return Arguments._make((*given[:place], value, *given[place + 1 :]))
 
 
 def _with_query_lengths(given: Arguments, batch: int) -> Arguments:
-    """Check the numbers of real tokens, and make a tensor of a list."""
+    """Check the numbers of real tokens, and make a list a tensor."""
     name = "actual_query_lengths"
     lengths = as_device_tensor(name, given.actual_query_lengths, given.query)
     check_tensor(name, lengths, given.query, (batch,), INTEGERS, " [B]")

@@ -1,4 +1,4 @@
-"""The decode step: the public functions, as users see them; what they do is in `calls`."""
+"""The public functions of the decode step. `calls` holds their bodies."""
 
 from __future__ import annotations
 
@@ -42,57 +42,59 @@ def incremental_attention(  # type: ignore[empty-body]
 ) -> Tensor:
     """Compute decode attention; read only the V rows whose score exceeds a threshold.
 
-    Names, layouts and meaning follow ``torch_npu.npu_incre_flash_attention``. In each row (sequence, query
-    head) an element is kept when its scaled score a_i > threshold; a row that would keep nothing keeps its
-    largest element, the lowest index among equals. Softmax runs over what is kept, with the discarded mass
-    given back as ``sdc`` says and the discarded value as ``value_mean`` says (paper section "Top-Theta
-    Attention Inference", equations sdc and vmc). ``threshold=-inf`` is dense attention.
+    Argument names, layouts and meaning follow ``torch_npu.npu_incre_flash_attention``. Each row (sequence, query
+    head) keeps the elements whose scaled score a_i > threshold. A row with none keeps its largest element, the
+    lowest index among equals. Softmax runs over the kept elements. ``sdc`` gives the discarded mass back, and
+    ``value_mean`` the discarded value (paper section "Top-Theta Attention Inference", equations sdc and vmc).
+    ``threshold=-inf`` is dense attention.
 
-    A step has one query token per sequence, or Sq of them, up to 16. The last keys are theirs: token t of s sees the
-    first n - s + 1 + t of n valid keys. Tensors of numbers per row have no axis Sq where there is one token.
+    A step has Sq query tokens per sequence, from 1 to 16. Their keys are the last ones: token t of s sees the first
+    n - s + 1 + t of n valid keys. With one query token, per-row tensors have no axis Sq.
 
     Args:
         query: float16, bfloat16 or float32: BNSD [B, Hq, Sq, D], BSND [B, Sq, Hq, D] or BSH [B, Sq, Hq*D]; head_dim D
             from 16 to 512.
-        key, value: same dtype and layout, S keys and Hkv heads (a divisor of Hq); or paged:
-            [blocks, Hkv, block_size, D] or [blocks, block_size, Hkv*D]. Or int8: K alone, or both.
-        threshold: float32 [Hq], [B, Hq] or [B, Hq, Sq], in units of the scaled score (after RoPE and scale); with
-            ``placement="post_softmax"`` or ``"sampled_softmax"`` a probability, at most 1 (or +inf, which keeps the
-            largest element alone).
-        actual_seq_lengths: int32 or int64 [B] on the query's device, the number of valid keys; None means all.
-            0 is allowed and gives an output of 0. A list is copied to the device once per call.
-        actual_query_lengths: int32 or int64 [B] on the query's device, the number s of real tokens, which come first
-            and whose keys are among the valid ones; None means all. The rows behind them are 0; with s = 0 nothing is
-            read.
+        key, value: same dtype and layout, S keys and Hkv heads (a divisor of Hq). A paged cache is
+            [blocks, Hkv, block_size, D] or [blocks, block_size, Hkv*D]. K alone, or both, may be int8.
+        threshold: float32 [Hq], [B, Hq] or [B, Hq, Sq], in units of the scaled score (after RoPE and scale). With
+            ``placement="post_softmax"`` or ``"sampled_softmax"`` it is a probability of at most 1, or +inf, which
+            keeps only the largest element.
+        actual_seq_lengths: int32 or int64 [B] on the query's device, the number n of valid keys; None means all.
+            A length of 0 gives an output of 0. A list is copied to the device once per call.
+        actual_query_lengths: int32 or int64 [B] on the query's device, the number s of real tokens; None means all.
+            Real tokens come first, and their keys count as valid. The rows behind them are 0. A sequence with s = 0
+            reads nothing.
         key_start: int32 or int64 [B], index of the first valid key (left padding); not with paging.
-        block_table: int32 [B, max_blocks]; entries past a sequence's last block are never read.
+        block_table: int32 [B, max_blocks], the blocks of each sequence in a paged cache. Entries past a sequence's
+            last block are never read.
         block_size: rows per block of a paged cache.
         num_heads, num_key_value_heads: inferred from BNSD and BSND; BSH needs num_heads.
         input_layout: "BNSD", "BSND" or "BSH".
         scale_value: factor of q·k; None means 1 / sqrt(D).
-        key_antiquant_scale, value_antiquant_scale: of int8 caches, whose rows are their numbers times these; float32,
-            float16 or bfloat16, finite and not negative.
-        key_antiquant_mode, value_antiquant_mode: 0, scales per channel [Hkv, D] or what broadcasts to it; 3, per token
-            and head [B, Hkv, S]; 5, the same of a paged cache [blocks, Hkv, block_size].
-        placement: "pre_softmax" compares a_i, "post_softmax" the probability softmax(a)_i. "sampled_softmax" does so
-            with the row's LSE as a sample of its keys tells it, the first 16, the newest 128 and 256 between, so that
-            one pass over K does; it is exact for rows of up to 400 keys.
+        key_antiquant_scale, value_antiquant_scale: scales of int8 caches; a row is its int8 numbers times them.
+            float32, float16 or bfloat16, finite and not negative.
+        key_antiquant_mode, value_antiquant_mode: 0 for scales per channel, [Hkv, D] or any shape that broadcasts to
+            it; 3 per token and head, [B, Hkv, S]; 5 the same for a paged cache, [blocks, Hkv, block_size].
+        placement: "pre_softmax" compares the score a_i, "post_softmax" the probability softmax(a)_i. "sampled_softmax"
+            compares the probability too, but estimates the row's LSE from a sample of its keys: the first 16, the
+            newest 128 and 256 between. It therefore needs one pass over K, and is exact for rows of up to 400 keys.
         sdc: estimate of the discarded mass in the softmax denominator: "none", "exact",
             "exp_threshold" (``sdc_gamma`` (n - kept) exp(threshold)) or "offline" (``discarded_mass``).
-            It is 0 where nothing is discarded. "exact" only where probabilities are compared.
+            It is 0 where nothing is discarded. Placements that compare probabilities take only "exact".
         sdc_gamma: factor of sdc="exp_threshold".
         discarded_mass: float32 [B, Hq, Sq], relative to exp(row maximum), for sdc="offline".
-        value_mean: float32 [B, Hkv, Sq, D], the mean of the V rows that each token sees (of int8 ones what they stand
-            for); switches V-mean compensation on.
-        learnable_sink: float32 [Hq], one more logit of each row's softmax, without a V row: its weight is lost. The
-            returned LSE includes it, and so does what probabilities are a share of. -inf is no sink.
+        value_mean: float32 [B, Hkv, Sq, D], the mean of the V rows that each token sees, dequantised for int8; switches
+            V-mean compensation on.
+        learnable_sink: float32 [Hq], one more logit of each row's softmax. It has no V row, so its weight is lost. The
+            returned LSE and the denominator of the probabilities include it. -inf is no sink.
 
     Returns:
         A new contiguous tensor shaped and typed like query. Tensors on "meta" give one on "meta".
 
     Raises:
-        TopThetaValueError, TopThetaTypeError, TopThetaNotImplementedError: naming the argument, what was
-            expected, what came and the remedy. Values in tensors are checked on a CPU only.
+        TopThetaValueError, TopThetaTypeError, TopThetaNotImplementedError: an argument is wrong or not supported.
+            The message names it, what was expected, what came and the remedy. Values in tensors are checked on a CPU
+            only.
 
     Example:
         >>> import torch, toptheta_npu
@@ -133,12 +135,15 @@ def incremental_attention_with_stats(  # type: ignore[empty-body]
     _path: str = "auto",
     **unsupported: object,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Run `incremental_attention` and return also what it kept.
+    """Run `incremental_attention`, and also return the LSE, the number of kept elements and the V rows read.
 
     Returns:
-        (out; lse float32 [B, Hq, Sq], m + ln(R + E) over all valid keys and the sink, -inf for a length of 0; kept
-        int32 [B, Hq, Sq]; both [B, Hq] of one token; value_rows int32 [B, Hkv], V rows needed: the union over all
-        tokens and a block of at most 8 query heads, 4 above head_dim 256, summed over a group's blocks).
+        The tuple (out, lse, kept, value_rows). With one token, lse and kept are [B, Hq].
+
+        - lse: float32 [B, Hq, Sq], m + ln(R + E) over all valid keys and the sink; -inf for a length of 0.
+        - kept: int32 [B, Hq, Sq], the kept elements of each row.
+        - value_rows: int32 [B, Hkv], the V rows needed. A block of up to 8 query heads (4 above head_dim 256) needs
+          the union over its heads and all tokens; the blocks of a group add up.
 
     Example:
         >>> import torch, toptheta_npu
@@ -174,18 +179,24 @@ def incremental_attention_partial(  # type: ignore[empty-body]
     _path: str = "auto",
     **unsupported: object,
 ) -> Partial:
-    """Run a decode step over a part of a row's keys, to be merged: split-KV decoding and context parallelism.
+    """Run a decode step over part of a row's keys, for split-KV decoding and context parallelism.
+
+    `merge_partials` merges the results. The other arguments are those of `incremental_attention`.
 
     Args:
-        actual_seq_lengths: as in `incremental_attention` with one token. With several, required: [B, Sq], the keys of
-            this part that each token sees, which are its first ones; 0 for tokens that are not real.
-        lse: float32 [B, Hq, Sq], the LSE of the whole rows; required with placement="post_softmax", whose test
-            needs it (with the sink, if there is one), and refused otherwise.
+        actual_seq_lengths: as in `incremental_attention` with one token. Several tokens require [B, Sq]: the number of
+            keys of this part that each token sees, counted from the part's first; 0 for tokens that are not real.
+        lse: float32 [B, Hq, Sq], the LSE of the whole rows, including any sink. Required with
+            placement="post_softmax", which tests probabilities of the whole row; refused otherwise.
 
     Returns:
-        (out = N / R float32 in the layout of query; maximum, kept_mass R, discarded_mass E float32
-        [B, Hq, Sq]; kept int32 [B, Hq, Sq]; all [B, Hq] of one token). Where nothing passes, kept and R are 0, E is
-        all the part's mass and out is V of its largest element.
+        The tuple (out, maximum, kept_mass, discarded_mass, kept). With one token, all but out are [B, Hq].
+
+        - out: N / R, float32 in the layout of query.
+        - maximum, kept_mass R, discarded_mass E: float32 [B, Hq, Sq].
+        - kept: int32 [B, Hq, Sq].
+
+        Where nothing passes, kept and R are 0, E is the whole mass of the part, and out is V of its largest element.
 
     Example:
         >>> import torch, toptheta_npu

@@ -1,6 +1,6 @@
-"""What the NPU kernel takes of what the operators take; all other backends take all of it.
+"""The limits of the NPU kernel: arguments that it refuses and all other backends take.
 
-What is for a kernel to plan, as how many numbers fit into a core's memory, is not said here.
+Limits that a kernel plans itself, such as how many numbers fit into a core's memory, are not here.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from ..fallback.arguments import Arguments
 
 _WHERE = "on an NPU"
 _FALLBACK = "choose the fallback by use_backend('fallback', device='npu')"
-#: Rows of caches are whole blocks of so many bytes.
+#: The size in bytes of a cache row is a multiple of this.
 _BLOCK_BYTES = 2 * KERNEL_STEP
 
 
 def check_limits(a: Arguments, *, part: bool = False) -> None:
-    """Refuse what only other backends take: dtypes, sizes, caches with other steps."""
+    """Refuse dtypes, sizes and cache strides that only other backends take."""
     check_tensor("query", a.query, a.query, None, KERNEL_DTYPES)
     if not a.is_of_one_token:
         _check_tokens(a, part)
@@ -56,7 +56,7 @@ def check_limits(a: Arguments, *, part: bool = False) -> None:
 
 
 def _check_tokens(a: Arguments, part: bool) -> None:
-    """Refuse what the kernel has for one token alone."""
+    """Refuse features that the kernel has for one token only."""
     if part:
         wanted = f"one token per sequence in a part of rows {_WHERE}"
         raise TopThetaNotImplementedError("query", wanted, shape_text(a.query), _FALLBACK)

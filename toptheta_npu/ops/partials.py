@@ -1,4 +1,4 @@
-"""Merging decode steps over parts of the keys."""
+"""Merges decode steps over parts of the keys."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ def merge_partials(
     learnable_sink: Tensor | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Merge the parts of a row, and apply SDC, VMC and sink, which only the whole row can know.
+    """Merge the parts of each row, then apply SDC, VMC and the sink, which need the whole row.
 
     Args:
-        parts: results of `incremental_attention_partial` in the order of their keys. The order decides only
-            between largest elements that are equal.
+        parts: results of `incremental_attention_partial` in the order of their keys. The order only breaks ties
+            between equal largest elements.
         threshold: float32 [Hq], [B, Hq] or [B, Hq, Sq], as given to the parts.
-        n: valid keys of each part, an int or an integer tensor [B] per part, in the order of ``parts``; of several
+        n: valid keys of each part, in the order of ``parts``: an int or an integer tensor [B] per part. With several
             tokens [B, Sq], as given to the parts.
         input_layout, placement, sdc, sdc_gamma, discarded_mass, value_mean, learnable_sink: as in
             `incremental_attention`. Parts take no sink: it is added here, once.
-        dtype: of the result: float16, bfloat16 or float32.
+        dtype: dtype of the result: float16, bfloat16 or float32.
 
     Returns:
-        The whole row's output in the layout of the query. The stand-in of a part that kept nothing is used
-        only if no part kept anything; the largest element wins, the lowest key among equals as in a whole row.
+        The output of the whole rows in the layout of the query. If no part kept anything, the largest element of
+        all parts stands in, the lowest key among equals, as in a whole row.
 
     Raises:
         TopThetaValueError, TopThetaTypeError: as `incremental_attention`; the parts do not fit each other; or, on
-            a CPU, their statistics are NaN or below 0, or they kept more than the keys of ``n``.
+            a CPU, their statistics are NaN or below 0, or they kept more keys than ``n`` says.
 
     Example:
         >>> import torch, toptheta_npu
@@ -103,7 +103,7 @@ def merge_partials(
 
 
 def _refuse_transforms(parts: object, options: dict[str, object], n: object) -> None:
-    """Refuse tensors that are differentiated or mapped over. What is no part at all is for others to refuse."""
+    """Refuse tensors that are differentiated or mapped over. Other checks refuse anything that is not a part."""
     given = list(options.items())
     if isinstance(n, (list, tuple)):
         given += [(f"n[{index}]", length) for index, length in enumerate(n)]
@@ -117,7 +117,7 @@ def _refuse_transforms(parts: object, options: dict[str, object], n: object) -> 
 
 
 def _with_tokens(part: tuple[Tensor, ...], input_layout: str, heads: int) -> Partial:
-    """View a part with the axes [B, Hq, Sq] everywhere."""
+    """View every tensor of a part with the axes [B, Hq, Sq]."""
     out, *statistics = part
     return Partial(query_heads(out, input_layout, heads), *(add_token_axis(each, 3) for each in statistics))
 
@@ -176,7 +176,7 @@ def _length(name: str, length: int | Tensor, sizes: Sizes, like: Tensor) -> Tens
 
 
 def _check_statistics(index: int, part: tuple[Tensor, ...]) -> None:
-    """Check on a CPU that masses and counts are such: of one NaN the merge would make a whole row of them."""
+    """Check on a CPU that masses and counts are numbers of at least 0: one NaN would spoil its whole row."""
     for name, tensor in zip(Partial._fields[1:], part[1:], strict=True):
         least = tensor.min().item()  # of numbers with a NaN among them: NaN
         if name == "maximum" and math.isnan(least):

@@ -53,22 +53,22 @@ def prefill_attention(
     learnable_sink: Tensor | None = None,
     vmc: bool = False,
 ) -> Tensor:
-    """Compute causal Top-Theta attention of a prompt, or of a chunk whose past is in the cache, row by row.
+    """Compute causal Top-Theta attention for a prompt, or for a chunk whose past is in the cache, row by row.
 
-    Row i of Q is the decode step of its token. It sees the keys up to position S - Q + i. Its own row
-    length selects its threshold.
+    Row i of Q gives the same result as the decode step of its token. It sees the keys up to position S - Q + i and
+    has a threshold of its own.
 
     Args:
         query: [B, Hq, Q, D], float16, bfloat16 or float32.
-        key, value: [B, Hkv, S, D] with S >= Q, typed like query or int8; the last Q keys are the query's own tokens.
-        threshold_per_row: float32 [Hq, Q] or [B, Hq, Q].
-        actual_seq_lengths: int [B], valid keys per sequence (right padding); key_start: int [B], index of
-            the first one (left padding). A padding row gives 0.
+        key, value: [B, Hkv, S, D] with S >= Q, typed like query or int8. The last Q keys are the query's own tokens.
+        threshold_per_row: float32 [Hq, Q] or [B, Hq, Q], the threshold of each row.
+        actual_seq_lengths: int [B], valid keys per sequence (right padding). A padding row gives 0.
+        key_start: int [B], index of the first valid key (left padding).
         scale_value, key_antiquant_scale, value_antiquant_scale, key_antiquant_mode, value_antiquant_mode, placement,
             sdc, sdc_gamma: as in `incremental_attention`.
         discarded_mass: float32 [B, Hq, Q], for sdc="offline".
-        learnable_sink: float32 [Hq], as in `incremental_attention`, the same for every row.
-        vmc: compensate with the mean of the V rows visible to each row.
+        learnable_sink: float32 [Hq], as in `incremental_attention`; every row uses the same.
+        vmc: whether to compensate with the mean of the V rows that each row sees.
 
     Returns:
         A new tensor shaped and typed like query.

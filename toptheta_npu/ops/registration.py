@@ -1,7 +1,7 @@
 """The operators in torch.library: one schema for every device.
 
 A CPU runs the native kernel or the pure PyTorch fallback, a GPU the Triton kernels or the fallback. On an NPU the
-adapter of the op package registers itself under the same names; until it is loaded, NPU tensors come through the
+adapter of the op package registers itself under the same names. Until it is loaded, NPU tensors reach the
 implementation for all other devices, which loads it.
 """
 
@@ -21,7 +21,7 @@ from ..triton.backend import CUDA_SELECTOR
 
 
 def _on_other_devices(name: str) -> Callable[..., Any]:
-    """Make an operator for devices without a kernel of their own: an NPU as long as the adapter is not loaded."""
+    """Make the operator for all other devices: it serves an NPU until the adapter is loaded."""
 
     def run(query: Tensor, *arguments: Any, **options: Any) -> Any:
         check_device(query, ())
@@ -31,7 +31,7 @@ def _on_other_devices(name: str) -> Callable[..., Any]:
 
 
 def _without_autocast(operator: Callable[..., Any], device: str) -> Callable[..., Any]:
-    """Switch autocast off in an operator: scores and sums are float32 also under autocast."""
+    """Switch autocast off in an operator, so that scores and sums stay float32."""
 
     def run(*arguments: Any, **options: Any) -> Any:
         with torch.autocast(device, enabled=False):
@@ -41,7 +41,7 @@ def _without_autocast(operator: Callable[..., Any], device: str) -> Callable[...
 
 
 def _fake_rows(query: Tensor, num_heads: int, input_layout: str) -> Tensor:
-    """Make what there is a number of for each row."""
+    """Make an empty tensor with one float32 per row."""
     tokens = query.shape[2 if input_layout == "BNSD" else 1]
     of_tokens = () if tokens == 1 else (tokens,)
     return query.new_empty((query.shape[0], num_heads, *of_tokens), dtype=torch.float32)
@@ -79,7 +79,7 @@ def _register() -> torch.library.Library:
         library.impl(name, taking_arguments(name, CPU_SELECTOR.runner(name)), "CPU")
         library.impl(name, taking_arguments(name, CUDA_SELECTOR.runner(name)), "CUDA")
         library.impl(name, _on_other_devices(name), "CompositeExplicitAutograd")
-        # for inference only: nothing to record, so autograd need not look at the call
+        # for inference only: autograd has nothing to record, so it can skip the call
         library.impl(name, torch.library.fallthrough_kernel, "Autograd")
         torch.library.register_fake(f"toptheta_npu::{name}", _FAKES[name], lib=library)
         operator = getattr(torch.ops.toptheta_npu, name).default

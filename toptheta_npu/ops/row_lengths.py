@@ -9,15 +9,15 @@ from ..fallback import layout
 
 
 def row_lengths(actual_seq_lengths: Tensor, actual_query_lengths: Tensor | None, query_tokens: int) -> Tensor:
-    """Count the keys that each query token of a decode step sees: the length of its row, which chooses its threshold.
+    """Count the keys that each query token of a decode step sees. This row length selects its threshold.
 
     Args:
-        actual_seq_lengths: int32 or int64 [B], the valid keys n, those of the real tokens included.
-        actual_query_lengths: int32 or int64 [B], the real tokens s, which come first; None means all.
+        actual_seq_lengths: int32 or int64 [B], the number n of valid keys, including the keys of the real tokens.
+        actual_query_lengths: int32 or int64 [B], the number s of real tokens, which come first; None means all.
         query_tokens: Sq, from 1 to 16.
 
     Returns:
-        int64 [B, Sq] on the same device: n - s + 1 + t of token t, and 0 behind the real ones. As on devices, s is
+        int64 [B, Sq] on the same device: n - s + 1 + t for token t, and 0 behind the real tokens. As on devices, s is
         clamped to n and Sq.
 
     Raises:
