@@ -1,13 +1,13 @@
-"""Top-Theta attention in pure PyTorch: the semantics that every other implementation is tested against.
+"""Top-Theta attention in pure PyTorch: every other implementation is tested against it.
 
 It is written to be read. Begin with `reference` and `compensation`: one function per equation of the paper.
-`arguments` is the table of a decode step's arguments, from which the operators' schemas are made.
-`incremental` takes the same steps over a KV cache (`layout`, `scores`) and reads only the V rows that survive;
-`partial` merges the parts of a split row; `prefill` applies the rule row by row to a whole prompt.
+`arguments` is the table of a decode step's arguments; the operators' schemas are made from it.
+`incremental` runs the same steps on a KV cache (`layout`, `scores`) and reads only the V rows that survive.
+`partial` merges the parts of a split row. `prefill` applies the rule row by row to a whole prompt.
 """
 
 if __name__ == "fallback":
-    # under a second name every class and function would exist twice
+    # a second name would define every class and function twice
     raise ImportError("fallback: expected the name toptheta_npu.fallback, got fallback; import toptheta_npu.fallback")
 
 from .arguments import Arguments

@@ -1,6 +1,6 @@
-"""int8 caches: what their numbers mean, for whichever tensor of scales they come with.
+"""Quantises and dequantises int8 caches, for every kind of scales.
 
-Names and numbers of the modes are those of ``torch_npu.npu_fused_infer_attention_score``.
+Mode names and numbers match ``torch_npu.npu_fused_infer_attention_score``.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ def dequantise(rows: Tensor, scale: Tensor | None) -> Tensor:
 
 
 def scale_rows(scale: Tensor, mode: int, num_key_value_heads: int, head_dim: int) -> Tensor:
-    """View the scales of a cache beside its rows [B or blocks, Hkv, S or block_size, D]; 1 where one serves all.
+    """View the scales of a cache so that they broadcast to its rows [B or blocks, Hkv, S or block_size, D].
 
     Args:
-        scale: of mode 0 what broadcasts to [Hkv, D], or [Hkv, 1, D] or [Hkv * D]; else [B or blocks, Hkv, S or
-            block_size].
+        scale: mode 0: any shape that broadcasts to [Hkv, D], or [Hkv, 1, D] or [Hkv * D]. Other modes:
+            [B or blocks, Hkv, S or block_size].
     """
     if mode == PER_CHANNEL:
         return per_channel(scale, num_key_value_heads, head_dim)[None, :, None]
@@ -45,5 +45,5 @@ def quantise(rows: Tensor, scale: Tensor) -> Tensor:
 
 
 def token_scale(rows: Tensor) -> Tensor:
-    """Compute the scales per token and head of rows [..., D]: their largest magnitude is 127, float32 [...]."""
+    """Compute one scale per row [..., D], float32 [...], which maps the row's largest magnitude to 127."""
     return rows.abs().amax(-1).float() / 127

@@ -1,8 +1,8 @@
 """The arguments of a decode step: one table, and the object that carries them from the public functions to a backend.
 
-`schemas` puts them in a row for the registered operators and the public functions; in their own rooms the packing for
-the native CPU kernel, the parameters of the aclnn function and the nodes of a GE graph are made from it. Tests compare
-C++ and pages with it.
+`schemas` makes the parameters of the registered operators and the public functions from it. The packing for the native
+CPU kernel, the parameters of the aclnn function and the nodes of a GE graph are made from it elsewhere. Tests compare
+the C++ code and the pages with it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SCALES = "mode 0: [Hkv, D] or what broadcasts to it; 3: [B, Hkv, S]; 5: [blocks
 
 
 class Values(NamedTuple):
-    """What the numbers in a tensor have to be: ``least`` at the least, and below ``limit``; in words, with a remedy."""
+    """The range that a tensor's numbers must lie in, from ``least`` to below ``limit``; in words, with a remedy."""
 
     least: float
     limit: float
@@ -39,15 +39,15 @@ class Values(NamedTuple):
 
 
 class About(NamedTuple):
-    """What the table says of an argument beside its name, type and default.
+    """A table entry beyond the argument's name, type and default.
 
     Attributes:
         meaning: one line.
-        shape: of a tensor, in words; B sequences, Hq query heads, Hkv KV heads, S keys, D head_dim, Sq query tokens.
-            Numbers of rows have no axis Sq where there is one token.
-        dtypes: of a tensor.
-        operators: that have it in their schema, on all devices.
-        values: of a tensor that a CPU looks at.
+        shape: the shape of a tensor in words: B sequences, Hq query heads, Hkv KV heads, S keys, D head_dim, Sq query
+            tokens. With one query token, per-row tensors have no axis Sq.
+        dtypes: the dtypes that a tensor may have.
+        operators: the operators whose schema has this argument, on all devices.
+        values: the range of a tensor's numbers, checked on a CPU only.
     """
 
     meaning: str
@@ -58,9 +58,9 @@ class About(NamedTuple):
 
 
 class Arguments(NamedTuple):
-    """The arguments of a decode step, as checks have left them. Required ones come first, and tensors together.
+    """The checked arguments of a decode step. Required ones come first, and tensors stand together.
 
-    Operators have some of them: see `About`.
+    Each operator has some of them: see `About`.
     """
 
     num_heads: Annotated[int, About("query heads Hq")]
@@ -150,7 +150,7 @@ class Arguments(NamedTuple):
 
     @property
     def compensation(self) -> Compensation:
-        """What the whole row is compensated with."""
+        """The compensation of the whole row."""
         return Compensation(self.sdc, self.sdc_gamma, self.discarded_mass, self.value_mean, self.learnable_sink)
 
     @property
@@ -171,8 +171,8 @@ class Arguments(NamedTuple):
 
 
 class Argument(NamedTuple):
-    """A line of the table. ``type`` is Tensor, "Tensor | None", int, float or str; ``default`` counts for the last four
-    if ``required`` is not set."""
+    """A line of the table. ``type`` is Tensor, "Tensor | None", int, float or str. ``default`` applies to the last four
+    unless ``required`` is set."""
 
     name: str
     type: Any
@@ -195,7 +195,7 @@ TABLE = _read_table()
 
 
 def _places(names: list[str]) -> slice:
-    """Find where fields that follow each other are in `Arguments`."""
+    """Find the slice of consecutive fields in `Arguments`."""
     first = Arguments._fields.index(names[0])
     assert list(Arguments._fields[first : first + len(names)]) == names, "an order that slices rely on"
     return slice(first, first + len(names))
@@ -204,11 +204,11 @@ def _places(names: list[str]) -> slice:
 _OPTIONAL = [argument.name for argument in TABLE.values() if argument.type == Tensor | None]
 #: The tensors of `Arguments`.
 TENSORS = _places(["query", "key", "value", "threshold", *_OPTIONAL])
-#: Those that may be given as lists.
+#: The tensors that may be given as lists.
 LENGTHS = _places(["actual_seq_lengths", "key_start"])
-#: Those that are numbers of rows or heads.
+#: The tensors that hold a float32 number per row or head.
 FLOAT_TENSORS = _places([name for name in _OPTIONAL if TABLE[name].about.dtypes == _FLOAT32])
-#: What int8 caches come with.
+#: The arguments that describe int8 caches.
 ANTIQUANT_SCALES = _places(["key_antiquant_scale", "value_antiquant_scale"])
 ANTIQUANT_MODES = _places(["key_antiquant_mode", "value_antiquant_mode"])
 #: Choices, which all have a default.

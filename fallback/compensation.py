@@ -14,7 +14,7 @@ from torch import Tensor
 def score_threshold(threshold: Tensor, lse: Tensor | None, placement: str) -> Tensor:
     """Put the threshold in score units, [...]: softmax(a)_i > theta means a_i > ln(theta) + LSE; theta <= 0 is dense.
 
-    ``lse`` [...], that of the row or what a sample of its keys tells of it, is not needed pre-softmax.
+    ``lse`` [...] is the LSE of the row, or its estimate from a sample of keys. It is not needed pre-softmax.
     """
     if placement == "pre_softmax" or lse is None:
         return threshold
@@ -38,8 +38,8 @@ def estimate_discarded_mass(
     Args:
         sdc: none, exact, exp_threshold or offline.
         exact: E itself, sum of exp(a_i - m) over the discarded elements.
-        n, kept: valid keys and kept elements of the row; where all are kept the estimate is 0, and where the maximum is
-            -inf, so that no element has any mass.
+        n, kept: valid keys and kept elements of the row. The estimate is 0 if all are kept. It is also 0 if the maximum
+            is -inf, since no element has any mass then.
         maximum, threshold: the row's m and its threshold in score units.
         gamma: the factor of exp_threshold (0.05 in the paper).
         offline: the calibrated estimate, for sdc="offline".
@@ -67,19 +67,19 @@ def add_sink(lse: Tensor, learnable_sink: Tensor | None) -> Tensor:
 
 
 def sink_mass(learnable_sink: Tensor | None, maximum: Tensor) -> Tensor | float:
-    """Compute the sink's mass exp(sink - m), [B, Hq, ...]. It has no V row. It is 0 where a row has no other mass."""
+    """Compute the sink's mass exp(sink - m), [B, Hq, ...], which has no V row. It is 0 in a row without other mass."""
     if learnable_sink is None:
         return 0.0
     return torch.where(maximum == -torch.inf, 0.0, (_like_rows(learnable_sink, maximum) - maximum).exp())
 
 
 def _like_rows(per_head: Tensor, rows: Tensor) -> Tensor:
-    """Shape [Hq] to stand beside [B, Hq, ...], in its dtype."""
+    """View [Hq] so that it broadcasts to [B, Hq, ...], in its dtype."""
     return per_head.view(-1, *[1] * (rows.dim() - 2)).to(rows)
 
 
 def add_token_axis(of_rows: Tensor, dims: int) -> Tensor:
-    """View what a step has of its rows, [B, H, ...], with the axis of tokens that one token goes without."""
+    """View a per-row tensor of a step, [B, H, ...], with the token axis, which one-token steps omit."""
     return of_rows.unsqueeze(2) if of_rows.dim() < dims else of_rows
 
 
@@ -98,8 +98,8 @@ def compensate(
     """Compute N / (R + E~) [B, Hq, ..., D] plus the missing weight beta times mu (paper eqs. sdc, vmc:beta, vmc:final).
 
     Args:
-        value_mean: mu, [B, Hkv, ..., D]; where beta is 0 it may be NaN.
-        sink: more mass in the denominator, from `sink_mass`; it is not compensated.
+        value_mean: mu, [B, Hkv, ..., D]; may be NaN where beta is 0.
+        sink: additional mass in the denominator, from `sink_mass`; it is not compensated.
     """
     denominator = kept_mass + estimate + sink
     # a row without keys has no mass at all: its output is 0, not 0/0
@@ -113,7 +113,7 @@ def compensate(
 
 
 class Compensation(NamedTuple):
-    """What joins the kept elements of a row in its denominator, and what stands in for the discarded ones.
+    """The additions to a row's denominator, and the replacement of its discarded V rows.
 
     Attributes:
         sdc, sdc_gamma: how the discarded mass is estimated, as in `estimate_discarded_mass`.
@@ -129,7 +129,7 @@ class Compensation(NamedTuple):
     learnable_sink: Tensor | None = None
 
     def of_tokens(self) -> Compensation:
-        """Give the tensors of a step of one token the axis of tokens: [B, Hq, Sq] and [B, Hkv, Sq, D]."""
+        """Add the token axis to the tensors of a one-token step: [B, Hq, Sq] and [B, Hkv, Sq, D]."""
         mass, mean = self.discarded_mass, self.value_mean
         return self._replace(
             discarded_mass=None if mass is None else add_token_axis(mass, 3),

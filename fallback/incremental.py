@@ -1,9 +1,9 @@
 """Decode that reads only the surviving V rows.
 
-The steps and equations are those of `reference.incremental_attention`. What differs is what is read of the KV cache:
-valid keys alone, in any layout, and only the V rows that a query head keeps. Where the query heads of a KV head
-together keep more than `DENSE_ABOVE` of a sequence's keys, all its valid V rows are multiplied instead: scattered reads
-of most rows cost more than one sweep. Several tokens of a sequence share each K row, and each V row of their union.
+The steps and equations match `reference.incremental_attention`. This code reads less of the KV cache: only valid keys,
+in any layout, and only the V rows that a query head keeps. If the query heads of a KV head together keep more than
+`DENSE_ABOVE` of a sequence's keys, it multiplies all valid V rows: scattered reads of most rows cost more than one
+sweep. The tokens of a sequence share each K row, and each V row of their union.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class _Rows(NamedTuple):
 
 
 def incremental_attention(arguments: Arguments) -> Tensor:
-    """Run one decode step of Top-Theta attention; arguments and result as `toptheta_npu.incremental_attention`.
+    """Run one decode step of Top-Theta attention; arguments and result as in `toptheta_npu.incremental_attention`.
 
-    Arguments are taken as already checked. Their ``path`` forces "gather" or "dense" for the V product.
+    Arguments must already be checked. Their ``path`` forces "gather" or "dense" for the V product.
     """
     return _attend(arguments)[0]
 
@@ -63,7 +63,7 @@ def incremental_attention_with_stats(arguments: Arguments) -> tuple[Tensor, Tens
 
 
 def _attend(arguments: Arguments) -> tuple[Tensor, _Rows]:
-    """Compute the output in the query's layout, and return also the rows that it came from."""
+    """Compute the output in the query's layout; return it and its rows."""
     rows = _select_rows(arguments)
     maximum, weights, kept_mass, exact = masses(rows.scores, rows.keep)
     out = arguments.compensation.of_tokens().apply(
@@ -76,7 +76,7 @@ def incremental_attention_partial(arguments: Arguments) -> tuple[Tensor, Tensor,
     """Run a decode step over some of a row's keys. Return (out = N/R float32, m, R, E, kept int32).
 
     The statistics are [B, Hq] or [B, Hq, Sq]. Where nothing passes, kept and R are 0, E is all the mass and out is V of
-    the largest element. ``lse``, shaped as they are, is the whole rows', needed post-softmax.
+    the largest element. Post-softmax needs ``lse``, the LSE of the whole rows, in the same shape.
     """
     rows = _select_rows(arguments)
     maximum, weights, kept_mass, exact = masses(rows.scores, rows.keep)
@@ -97,11 +97,11 @@ def _select_rows(a: Arguments) -> _Rows:
     heads = query_heads(a.query, a.input_layout, a.num_heads)
     cache = KeyValueCache.of(a)
     starts, lengths = valid_range(heads, cache.capacity, a.key_start, a.actual_seq_lengths)
-    # parts are told what each token sees; of whole rows it follows
+    # a part is told which keys each token sees; for whole rows it follows from the lengths
     n = lengths if lengths.dim() == 2 else row_lengths(lengths, a.actual_query_lengths, heads.shape[2])
     bounds = list(zip(starts.tolist(), (starts + n.amax(1)).tolist(), strict=True))
     scores = attention_scores(heads.float() * a.scale_value, cache, bounds)
-    if heads.shape[2] > 1:  # the bounds are those of the last token
+    if heads.shape[2] > 1:  # the last token sets the bounds
         scores.masked_fill_(~valid_keys(scores.shape[3], n, starts), -torch.inf)
     row_lse = (
         compared_lse(a.placement, scores, n, starts, a.learnable_sink) if a.lse is None else add_token_axis(a.lse, 3)

@@ -1,4 +1,4 @@
-"""One view of every layout: query [B, Hq, Sq, D] and a KV cache that answers for rows, contiguous or paged."""
+"""One view for every layout: the query as [B, Hq, Sq, D], and a KV cache, contiguous or paged, addressed by rows."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .arguments import Arguments
 
 
 def query_heads(query: Tensor, input_layout: str, num_heads: int) -> Tensor:
-    """View a query, or what is laid out like it, as [B, Hq, Sq, D]."""
+    """View a query, or a tensor in its layout, as [B, Hq, Sq, D]."""
     if input_layout == "BNSD":
         return query
     return (query.unflatten(2, (num_heads, -1)) if input_layout == "BSH" else query).transpose(1, 2)
 
 
 def in_layout(out: Tensor, input_layout: str) -> Tensor:
-    """Put [B, Hq, Sq, D] in the order of the layout, contiguous."""
+    """Convert [B, Hq, Sq, D] to the layout, contiguous."""
     if input_layout == "BNSD":
         return out.contiguous()
     rows = out.transpose(1, 2).clone(memory_format=torch.contiguous_format)
@@ -28,7 +28,7 @@ def in_layout(out: Tensor, input_layout: str) -> Tensor:
 
 
 def drop_token_axis(of_rows: Tensor) -> Tensor:
-    """View what a step has of its rows, [B, Hq, Sq], as [B, Hq] where there is one token."""
+    """View a per-row tensor [B, Hq, Sq] of a one-token step as [B, Hq]; leave others as they are."""
     return of_rows.squeeze(2)
 
 
@@ -40,7 +40,7 @@ def head_view(cache: Tensor, input_layout: str, num_key_value_heads: int, *, pag
 
 
 def head_block(head_dim: int) -> int:
-    """Choose how many query heads of a KV group an operator handles at once, reading each V row once for them all."""
+    """Choose how many query heads of a KV group an operator handles at once; they share each read of a V row."""
     return 8 if head_dim <= 256 else 4
 
 
@@ -48,7 +48,7 @@ def count_value_rows(keep: Tensor, num_key_value_heads: int, head_dim: int) -> T
     """Count V rows read, [B, Hkv, ...]: the union over 8 query heads (4 above head_dim 256), summed over such blocks.
 
     Args:
-        keep: bool [B, Hq, ..., S]; of a step with several tokens what any of them keeps, [B, Hq, S].
+        keep: bool [B, Hq, ..., S]. For a step with several tokens, the union of what they keep, [B, Hq, S].
     """
     blocks = keep.unflatten(1, (num_key_value_heads, -1)).split(head_block(head_dim), dim=2)
     return torch.stack([count_true(any_true(block, 2)) for block in blocks]).sum(0)
@@ -60,7 +60,7 @@ def count_group_rows(keep: Tensor, num_key_value_heads: int) -> Tensor:
 
 
 def any_true(flags: Tensor, dim: int, *, keepdim: bool = False) -> Tensor:
-    """Reduce as ``flags.any`` does, which a CPU does a hundred times slower; ``dim`` is not empty."""
+    """Reduce like ``flags.any``, but a hundred times faster on a CPU; ``dim`` must not be empty."""
     return flags.view(torch.uint8).amax(dim, keepdim=keepdim).bool()
 
 
@@ -82,9 +82,9 @@ def valid_range(query: Tensor, capacity: int, starts: Tensor | None, lengths: Te
 
 
 def row_lengths(n: Tensor, query_lengths: Tensor | None, tokens: int) -> Tensor:
-    """Count the keys that each token sees, int64 [B, Sq], of n valid ones [B], among which are the tokens' own.
+    """Count the keys that each token sees, int64 [B, Sq]. The n valid keys [B] include the tokens' own.
 
-    Of s real tokens, token t sees the first n - s + 1 + t keys; those behind see none. s is clamped to n and Sq.
+    Of s real tokens, token t sees the first n - s + 1 + t keys; tokens behind them see none. s is clamped to n and Sq.
     """
     token, n = torch.arange(tokens, device=n.device), n.long()[:, None]
     real = n.clamp(max=tokens) if query_lengths is None else query_lengths.long()[:, None].clamp(0, tokens).minimum(n)
@@ -93,10 +93,10 @@ def row_lengths(n: Tensor, query_lengths: Tensor | None, tokens: int) -> Tensor:
 
 @dataclass(frozen=True)
 class CachedRows:
-    """The K or the V rows of a batch seen as [B, Hkv, capacity, D], whatever the storage; float32 when taken out.
+    """The K or V rows of a batch, addressed as [B, Hkv, capacity, D] whatever the storage; float32 when read.
 
-    ``rows`` is a strided view [B, Hkv, S, D], or [blocks, Hkv, block_size, D] with a ``block_table`` [B, max_blocks]
-    whose entries at or past a sequence's last block are never used. ``scale`` lies beside the rows of an int8 cache
+    ``rows`` is a strided view [B, Hkv, S, D], or [blocks, Hkv, block_size, D] with a ``block_table`` [B, max_blocks].
+    Entries past a sequence's last block are never used. ``scale`` broadcasts to the rows of an int8 cache
     (`antiquant.scale_rows`).
     """
 
@@ -105,7 +105,7 @@ class CachedRows:
     block_table: Tensor | None = None
 
     def dequantised(self) -> Tensor:
-        """Take all rows, int8 ones for what they stand for; others as they lie."""
+        """Return all rows, int8 ones dequantised and others unchanged."""
         return self.rows if self.scale is None else dequantise(self.rows, self.scale)
 
     def of_head(self, sequence: int, head: int, start: int, end: int) -> Tensor:
@@ -118,7 +118,7 @@ class CachedRows:
         return dequantise(rows, scale)
 
     def gather(self, sequence: Tensor, head: Tensor, position: Tensor) -> Tensor:
-        """Copy these rows and no others, [rows, D], for three indices [rows]."""
+        """Copy only the rows that the three indices [rows] select, [rows, D]."""
         if self.block_table is not None:
             block_size = self.rows.shape[2]
             sequence, position = self.block_table[sequence, position // block_size], position % block_size

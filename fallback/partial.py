@@ -1,4 +1,4 @@
-"""Merging the parts of a split row: split-KV decoding and context parallelism."""
+"""Merges the parts of a split row, for split-KV decoding and context parallelism."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from .compensation import Compensation
 
 
 class Partial(NamedTuple):
-    """The result of a decode step over a part of the keys; statistics are [B, Hq], or [B, Hq, Sq] of several tokens.
+    """The result of a decode step over part of the keys. Statistics are [B, Hq], or [B, Hq, Sq] with several tokens.
 
-    A part in which nothing passed has kept 0 and kept_mass 0, all its mass in discarded_mass, and the V
-    row of its largest element in out.
+    If nothing passed, kept and kept_mass are 0, discarded_mass holds the whole mass, and out holds the V row of the
+    largest element.
     """
 
     out: Tensor  # N / R, float32, in the layout of the query
@@ -31,13 +31,13 @@ def merge_partials(
     n: Tensor,
     compensation: Compensation,
 ) -> Tensor:
-    """Merge the whole rows' output [B, Hq, Sq, D] float32 from their parts. Compensation is applied here, once.
+    """Merge parts into the output of whole rows, [B, Hq, Sq, D] float32. Compensation is applied here, once.
 
     Args:
         parts: with out as [B, Hq, Sq, D] and statistics as [B, Hq, Sq], in the order of their keys.
         threshold: [B, Hq, Sq] in score units (used by sdc="exp_threshold").
         n: [B, 1, Sq] valid keys of the whole rows.
-        compensation: with tensors that have the axis of tokens.
+        compensation: its tensors must have the token axis.
     """
     outs = torch.stack([part.out for part in parts])  # [P, B, Hq, Sq, D]
     maxima = torch.stack([part.maximum for part in parts])

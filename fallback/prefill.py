@@ -1,8 +1,8 @@
 """Top-Theta attention over a whole prompt, row by row: row i of a prompt is the decode step of its token.
 
-Nothing is saved here (nearly every V row is needed by some row of a chunk); what counts is that every row
-obeys the same rule as in decode, so that a prefill measures what decode would do. Rows are processed in
-chunks, so memory does not grow with the square of the length.
+This saves nothing, since some row of a chunk needs nearly every V row. But every row follows the same rule as in
+decode, so a prefill measures what decode would do. Rows are processed in chunks, so memory does not grow with the
+square of the length.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _SCORES_PER_CHUNK = 1 << 20  # bounds the memory, however long the prompt is
 
 
 class Prompt(NamedTuple):
-    """Rows of a prompt and what they attend to.
+    """Rows of a prompt, and the keys and values that they attend to.
 
     Attributes:
         query: [B, Hq, Q, D].
         key, value: [B, Hkv, S, D]; the last Q keys are the query's own tokens.
-        actual_seq_lengths, key_start: int [B], valid keys and the first of them; None: there is no padding.
+        actual_seq_lengths, key_start: int [B], number of valid keys and index of the first; None: no padding.
         scale_value: factor of q·k; None is 1 / sqrt(D).
-        learnable_sink: [Hq], one more logit in every denominator.
+        learnable_sink: [Hq], one more logit in each row's denominator.
     """
 
     query: Tensor
@@ -76,8 +76,8 @@ Selector = Callable[[RowChunk], Tensor]
 class PrefillStats(NamedTuple):
     """What a sparse prefill kept: kept [B, Hq, Q] and value_rows [B, Hkv, Q] as in decode, int32.
 
-    ``group_rows`` [B, Hkv, Q] is the union over a whole KV group, of however many heads. ``empty`` [B, Hq, Q] bool
-    marks the rows for which the rule kept nothing, so that their largest element stands in.
+    ``group_rows`` [B, Hkv, Q] is the union over a whole KV group of any size. ``empty`` [B, Hq, Q] bool marks rows in
+    which the rule kept nothing, so their largest element stands in.
     """
 
     kept: Tensor
@@ -87,9 +87,9 @@ class PrefillStats(NamedTuple):
 
 
 def prefill_attention(*arguments: Any, **options: Any) -> Tensor:
-    """Compute causal Top-Theta attention of a prompt or a chunk of one; arguments as `toptheta_npu.prefill_attention`.
+    """Compute causal Top-Theta attention of a prompt or a chunk of one.
 
-    They are taken as already checked.
+    Arguments are as in `toptheta_npu.prefill_attention`, and must already be checked.
     """
     return prefill_attention_with_stats(*arguments, **options)[0]
 
@@ -103,7 +103,7 @@ def prefill_attention_with_stats(
     placement: str = "pre_softmax",
     **options: Any,
 ) -> tuple[Tensor, PrefillStats]:
-    """Run `prefill_attention` and return also what rows kept; options are of `Prompt` and `select_and_attend`."""
+    """Run `prefill_attention` and also return what rows kept; takes options of `Prompt` and `select_and_attend`."""
     of_prompt = {name: options.pop(name) for name in Prompt._fields if name in options}
     prompt = Prompt(query, key, value, **of_prompt)
     threshold = threshold_per_row.expand(query.shape[:3])
@@ -139,7 +139,7 @@ def select_and_attend(
         here = (slice(None), slice(None), chunk.rows)
         selected = select(chunk) & chunk.visible
         empty = ~any_true(selected, -1) & (chunk.n > 0)
-        # a look at the rows spares work on a CPU, and has to wait for any other device
+        # reading a flag saves work on a CPU; on any other device it would wait for the device
         spared = query.is_cpu and not empty.any()
         keep = selected if spared else never_empty(selected, chunk.scores)
         kept = count_true(keep)
@@ -168,7 +168,7 @@ def row_chunks(prompt: Prompt, rows_wanted: Tensor | None = None) -> Iterator[Ro
     capacity = key.shape[2]
     position = torch.arange(capacity, device=query.device)
     row_position = position[capacity - count :]
-    # the same on the host, where a look at a number does not wait for the device
+    # the same on the host, where reading a number does not wait for the device
     known = torch.arange(capacity - count, capacity, device="cpu")
     if rows_wanted is not None:
         here = rows_wanted.to(query.device)
@@ -195,7 +195,7 @@ def row_chunks(prompt: Prompt, rows_wanted: Tensor | None = None) -> Iterator[Ro
 
 
 class _ValueRows(NamedTuple):
-    """V rows, of which a product with a weight of 0 must not see what they hold: padding, or the future.
+    """V rows that may hold anything, such as padding or the future. A weight of 0 must cancel even NaN.
 
     Attributes:
         finite: [B, Hkv, S, D], 0 in rows that hold an infinity or NaN.

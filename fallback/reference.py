@@ -1,12 +1,12 @@
 """The oracle: Top-Theta decode attention written down as the paper states it.
 
-`incremental_attention` is dense and slow on purpose, and works in the dtype of its inputs (float64 in the tests). The
-equations before it also serve the other modules; "..." are the query rows of a prompt, or the tokens of a step with
-several of them; `incremental_attention` knows one token, and several are as many such steps.
+`incremental_attention` is dense and slow on purpose, and works in the dtype of its inputs (float64 in the tests). It
+takes one token; run it once per token for several. The other modules use the equations before it, too. There "..."
+stands for the query rows of a prompt, or the tokens of a step.
 Symbols: a = scores, n = valid keys, k~ = kept elements, m = max a, R and E = sums of exp(a - m) over the
 kept and the discarded elements, mu = mean V row.
 
-Shapes are those of `Rows`.
+Shapes are as in `Rows`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .layout import any_true, count_true, count_value_rows, valid_range
 from .sampled import sampled_lse
 
 NEG_INF = float("-inf")
-#: With the exact discarded mass, and nothing else.
+#: Uses the exact discarded mass, and nothing else.
 EXACT = Compensation()
 
 
@@ -33,7 +33,7 @@ class Rows(NamedTuple):
         query: [B, Hq, D].
         key, value: [B, Hkv, S, D].
         threshold: [B, Hq].
-        lengths, starts: [B], valid keys and the first of them; None: all.
+        lengths, starts: [B], number of valid keys and index of the first; None: all.
         scale_value: factor of q·k; None is 1 / sqrt(D).
     """
 
@@ -81,7 +81,7 @@ def log_sum_exp(scores: Tensor, learnable_sink: Tensor | None = None) -> Tensor:
 
 
 def select(scores: Tensor, threshold: Tensor) -> Tensor:
-    """Keep a_i > theta, and never nothing: [B, Hq, S]. Outside the valid keys scores are -inf."""
+    """Keep a_i > theta, and at least one element: [B, Hq, S]. Scores outside the valid keys are -inf."""
     return never_empty(scores > threshold[..., None], scores)
 
 
@@ -95,7 +95,7 @@ def never_empty(keep: Tensor, scores: Tensor) -> Tensor:
 def masses(scores: Tensor, keep: Tensor, largest: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Compute m; the weights [B, Hq, S], exp(a - m) of the kept elements and 0 for the others; R and E.
 
-    Where ``largest`` [B, Hq] is given, it is m, and elements above it count in E as if they were equal to it.
+    If ``largest`` [B, Hq] is given, it is m. Elements above it count in E as if they were equal to it.
     """
     maximum = scores.amax(-1) if largest is None else largest
     # in a row without keys m is -inf, and all exponentials are 0
@@ -120,7 +120,7 @@ def incremental_attention(
 ) -> ReferenceResult:
     """Run one decode step of Top-Theta attention (paper section Top-Theta Attention Inference).
 
-    ``row_lse`` [B, Hq] replaces the LSE in the post-softmax test where the keys are a part of a longer row.
+    ``row_lse`` [B, Hq] replaces the LSE in the post-softmax test, for keys that are part of a longer row.
     """
     query, key, value = rows[:3]
     heads, head_dim = query.shape[1:]

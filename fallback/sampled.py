@@ -1,6 +1,6 @@
-"""The LSE of a row estimated from a sample of its keys, so that one pass over K knows what to compare its scores with.
+"""Estimates the LSE of a row from a sample of its keys, so that one pass over K can compare its scores.
 
-The sample does not depend on how a row is split over cores, splits or ranks, and neither does what it selects.
+The sample does not depend on how a row is split over cores, splits or ranks. Neither does the selection.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ class Sample(NamedTuple):
     """The sampled keys of rows [...].
 
     Attributes:
-        places: int64 [..., keys], from the row's first key on.
-        log_weights: float32 [..., keys], the logarithm of how many keys each stands for; -inf for those that a shorter
-            row does not have.
+        places: int64 [..., keys], counted from the row's first key.
+        log_weights: float32 [..., keys], the logarithm of the number of keys that each stands for; -inf for keys that
+            a shorter row does not have.
     """
 
     places: Tensor
@@ -58,8 +58,8 @@ def sampled_lse(scores: Tensor, counts: Tensor, first: Tensor, learnable_sink: T
 
     Args:
         scores: [B, Hq, ..., S].
-        counts: int64 [B, ...], the visible keys of each row.
-        first: int64 [B], the first of them.
+        counts: int64 [B, ...], number of visible keys of each row.
+        first: int64 [B], index of the first visible key.
         learnable_sink: float32 [Hq], one more logit of every row.
 
     Returns:
@@ -79,16 +79,16 @@ def sampled_lse(scores: Tensor, counts: Tensor, first: Tensor, learnable_sink: T
 def weighed_lse(scores: Tensor, sample: Sample) -> Tensor:
     """Compute the LSE of rows, [B, Hq, ...], from the scores [B, Hq, ..., keys] of their sample alone."""
     log_weights = sample.log_weights.to(scores).unsqueeze(1)
-    # a place that a short row does not have may show any score
+    # a place that a short row does not have may hold any score
     return torch.where(log_weights == -torch.inf, -torch.inf, scores + log_weights).logsumexp(-1)
 
 
 def compared_lse(
     placement: str, scores: Tensor, counts: Tensor, first: Tensor, learnable_sink: Tensor | None = None
 ) -> Tensor | None:
-    """Compute what the probabilities of a placement are a share of, [B, Hq, ...]; None pre-softmax.
+    """Compute the LSE that turns scores into the probabilities of a placement, [B, Hq, ...]; None pre-softmax.
 
-    Arguments are those of `sampled_lse`, with scores of -inf outside the visible keys.
+    Arguments are as in `sampled_lse`. Scores outside the visible keys must be -inf.
     """
     if placement == "pre_softmax":
         return None

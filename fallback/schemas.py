@@ -1,7 +1,7 @@
-"""The arguments of a decode step in a row: as schemas say them, as the dispatcher takes them, as public functions do.
+"""The parameter lists of a decode step: for the schemas, for the dispatcher and for the public functions.
 
-Functions are written out from the table of `arguments`, as named tuples do a constructor: ``**others`` takes a
-microsecond more.
+The source of each function is generated from the table of `arguments`, as named tuples generate a constructor:
+``**others`` would take a microsecond more.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SPELT = {
 }  # fmt: skip
 _FIELDS = ", ".join(Arguments._fields)
 _CHOICES = Arguments._fields[CHOICES]
-#: What a public function calls an argument that is for tests.
+#: The names that public functions use for arguments that are for tests.
 PUBLIC_NAMES = {"path": "_path"}
 
 
@@ -32,7 +32,7 @@ def taken_by(operator: str) -> list[Argument]:
 
 
 def _split(operator: str) -> tuple[list[Argument], list[Argument]]:
-    """Split the arguments of an operator: those given by position, which are the tensors, and those by keyword."""
+    """Split the arguments of an operator: tensors, given by position, and the others, given by keyword."""
     own = [argument for argument in TABLE.values() if operator in argument.about.operators]
     tensors = [argument for argument in own if argument.type in (Tensor, Tensor | None)]
     return tensors, [argument for argument in own if argument not in tensors]
@@ -65,9 +65,9 @@ def taking_arguments(operator: str, implementation: Callable[[Arguments], Any]) 
 
 
 def giving_arguments(operator: str, overload: Callable[..., Any]) -> Callable[[Arguments], Any]:
-    """Make a function that calls a registered operator with what its schema has of checked arguments.
+    """Make a function that calls a registered operator with those checked arguments that its schema has.
 
-    Choices that are all as the schema assumes are left out: the dispatcher need not convert them.
+    If all choices equal the schema's defaults, they are left out, so that the dispatcher need not convert them.
     """
     tensors, others = _split(operator)
     by_keyword = [f"{argument.name}={argument.name}" for argument in others]
@@ -83,10 +83,10 @@ def giving_arguments(operator: str, overload: Callable[..., Any]) -> Callable[[A
 
 
 def with_arguments(run: Callable[..., Any]) -> Callable[[_Function], _Function]:
-    """Write the body of a public function, whose declaration names its arguments one by one for editors and `help`.
+    """Write the body of a public function. Its declaration names the arguments one by one for editors and `help`.
 
-    It calls ``run`` with `Arguments`, as they were given, and with the other parameters by position. What the function
-    does not have is as the table's default says.
+    The body calls ``run`` with the unchanged `Arguments`, and with the other parameters by position. Arguments that
+    the function does not have take the table's default.
     """
 
     def write(declaration: _Function) -> _Function:
@@ -103,7 +103,7 @@ def with_arguments(run: Callable[..., Any]) -> Callable[[_Function], _Function]:
 
 
 def _values(taken: dict[str, str]) -> str:
-    """Write what each field of `Arguments` is made of: a parameter, or the table's default."""
+    """Write the value of each field of `Arguments`: a parameter, or the table's default."""
     return ", ".join(taken.get(name, repr(argument.default)) for name, argument in TABLE.items())
 
 

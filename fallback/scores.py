@@ -1,4 +1,4 @@
-"""The scores of a decode step: query times every valid K row, in float32 whatever the dtype of the cache."""
+"""The scores of a decode step: query times every valid K row, in float32 for every dtype of the cache."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def attention_scores(query: Tensor, cache: KeyValueCache, bounds: list[tuple[int
     span = max([1, *(end for _, end in bounds)])
     scores = grouped.new_full((*grouped.shape[:3], span), -torch.inf)
     for sequence, (start, end) in enumerate(bounds):
-        # only one KV head of K is in float32 at a time, so that memory stays bounded
+        # convert only one KV head of K to float32 at a time, so that memory stays bounded
         for head, rows in enumerate(grouped[sequence]):
             scores[sequence, head, :, start:end] = rows @ cache.key.of_head(sequence, head, start, end).T
     by_token: Tensor = scores.flatten(1, 2).unflatten(1, (-1, tokens))

@@ -1,4 +1,4 @@
-"""Choosing what the operators run, device by device."""
+"""Chooses the backend of the operators, device by device."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ._checks import check_choice
 from .errors import TopThetaValueError, shown
 
 VARIABLE = "TOPTHETA_BACKEND"
-#: By device; the first one holds without a choice.
+#: The backends of each device; the first is the default.
 BACKENDS = {
     "cpu": ("auto", "native", "fallback"), "cuda": ("auto", "triton", "fallback"), "npu": ("npu", "auto", "fallback")
 }  # fmt: skip
@@ -22,7 +22,7 @@ class Selector:
 
     Attributes:
         device: "cpu", "cuda" or "npu".
-        chosen: by `use_backend`; None if the environment variable or the default holds.
+        chosen: the choice of `use_backend`; None if the environment variable or the default holds.
     """
 
     def __init__(self, device: str) -> None:
@@ -31,7 +31,7 @@ class Selector:
 
     @property
     def backend(self) -> str:
-        """As chosen by `use_backend`, by the environment variable, or the default.
+        """The backend that `use_backend` chose, else the environment variable, else the default.
 
         Raises:
             TopThetaValueError: the variable cannot be understood.
@@ -41,42 +41,50 @@ class Selector:
         return by_variable(os.environ.get(VARIABLE, "")).get(self.device, BACKENDS[self.device][0])
 
     def choose(self, backend: str | None) -> None:
-        """Make a choice, or with None undo it."""
+        """Choose ``backend``; None undoes the choice."""
         self.chosen = backend
 
 
-#: What decides what tensors of a device run, by device; each backend enters its own.
+#: The selector of each device; each backend enters its own.
 SELECTORS: dict[str, Selector] = {}
 
 
 def use_backend(backend: str, device: str | None = None) -> ExitStack:
-    """Choose what the operators run on a CPU, a GPU or an NPU, for the whole process.
+    """Choose which backend runs the operators on a CPU, a GPU or an NPU, for the whole process.
 
-    On a CPU: "native", the native kernel, or an error if it cannot be had; "auto", the native kernel if it can be built
-    or is kept from before, otherwise the fallback (what holds without a choice); "fallback", the PyTorch fallback.
+    CPU:
 
-    On a GPU: "triton", the Triton kernels, or an error if they cannot run; "auto", the Triton kernels if Triton is
-    installed, as CUDA builds of torch have it, otherwise the fallback (what holds without a choice); "fallback", the
-    PyTorch fallback on the GPU.
+    - "auto" (default): the native kernel if it is cached or can be built, otherwise the fallback.
+    - "native": the native kernel; an error if it cannot be built.
+    - "fallback": the PyTorch fallback.
 
-    On an NPU: "npu", the op package, or an error if it cannot run (what holds without a choice); "auto", the op package
-    if it can be loaded, otherwise the fallback; "fallback", the PyTorch fallback on the NPU. Arguments that the kernel
-    does not take are an error under "auto" too.
+    GPU:
 
-    Where "auto" falls back, one warning in the log of "toptheta_npu" says why.
+    - "auto" (default): the Triton kernels if Triton is installed, otherwise the fallback. CUDA builds of torch
+      include Triton.
+    - "triton": the Triton kernels; an error if they cannot run.
+    - "fallback": the PyTorch fallback on the GPU.
+
+    NPU:
+
+    - "npu" (default): the op package; an error if it cannot run.
+    - "auto": the op package if it can be loaded, otherwise the fallback. Arguments that the kernel does not take
+      raise an error here too.
+    - "fallback": the PyTorch fallback on the NPU.
+
+    When "auto" falls back, one warning in the log of "toptheta_npu" says why.
 
     Args:
-        backend: one of these.
-        device: "cpu", "cuda" or "npu"; None is every device that knows the backend.
+        backend: name of the backend, as above.
+        device: "cpu", "cuda" or "npu"; None means every device that has this backend.
 
     Returns:
-        A context manager that restores the former choice; without ``with`` the choice stays. Let one thread at a
-        time choose: what a context restores is what held when it was made. The environment variable
-        TOPTHETA_BACKEND chooses for a process in which this function is not called: "fallback", or for each device,
-        "cpu=native,npu=auto".
+        A context manager that restores the former choice; without ``with`` the choice stays. Let only one thread at a
+        time choose, since a context restores the choice that held when it was made. If this function is not called,
+        the environment variable TOPTHETA_BACKEND chooses: "fallback", or per device "cpu=native,npu=auto".
 
     Raises:
-        TopThetaValueError: another word, or one that the device does not know.
+        TopThetaValueError: no backend has this name, or the device has no such backend.
 
     Example:
         >>> import toptheta_npu
@@ -99,7 +107,7 @@ def use_backend(backend: str, device: str | None = None) -> ExitStack:
 
 
 def by_variable(text: str) -> dict[str, str]:
-    """Read the text of the environment variable as the backend that it chooses, by device.
+    """Parse the text of the environment variable into the backend of each device.
 
     Raises:
         TopThetaValueError: it cannot be understood.

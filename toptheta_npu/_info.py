@@ -1,4 +1,4 @@
-"""What there is to run the operators, device by device, what is missing, and what to type."""
+"""Which backend each device uses, what is missing, and how to fix it."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from .triton.backend import CUDA_SELECTOR, what_cuda_runs
 
 @dataclass(frozen=True)
 class BackendInfo:
-    """What `backend_info` found.
+    """The result of `backend_info`.
 
     Attributes:
-        backend: what is chosen for NPU tensors: "npu", "auto" or "fallback".
-        loaded: the op package whose adapter is in this process, or None.
-        findings: for NPU tensors, in the order in which they are needed.
-        cpu_backend: what is chosen for CPU tensors: "auto", "native" or "fallback".
-        cpu_findings: for CPU tensors; the last one says what an operator runs.
-        cuda_backend: what is chosen for CUDA tensors: "auto", "triton" or "fallback".
+        backend: the choice for NPU tensors: "npu", "auto" or "fallback".
+        loaded: the op package whose adapter is loaded in this process, or None.
+        findings: what NPU tensors need, in the order in which they need it.
+        cpu_backend: the choice for CPU tensors: "auto", "native" or "fallback".
+        cpu_findings: the findings for CPU tensors; the last one says what an operator runs.
+        cuda_backend: the choice for CUDA tensors: "auto", "triton" or "fallback".
         cuda_findings: what an operator runs for CUDA tensors.
     """
 
@@ -41,7 +41,7 @@ class BackendInfo:
 
     @property
     def usable(self) -> bool:
-        """NPU tensors can run the op package, as far as it can be told."""
+        """Whether NPU tensors can run the op package, as far as the findings show."""
         return all(finding.good for finding in self.findings)
 
     def to_json(self) -> str:
@@ -50,11 +50,11 @@ class BackendInfo:
 
 
 def backend_info(*, probe: bool = False) -> BackendInfo:
-    """Tell what the operators run on a CPU and a GPU, and what an NPU needs; build nothing, touch no device.
+    """Tell what the operators run on a CPU and a GPU, and what an NPU needs. Builds nothing and touches no device.
 
     Args:
-        probe: also build the CPU kernel for float32, unless it is there, and import torch_npu and ask for the devices,
-            in a process of its own; takes seconds.
+        probe: whether to test more, which takes seconds: build the CPU kernel for float32 unless it exists, then
+            import torch_npu and list its devices in a separate process.
 
     Example:
         >>> import toptheta_npu

@@ -6,7 +6,7 @@ import warnings
 
 
 class SdcWithoutVmcWarning(UserWarning):
-    """The discarded mass counts in the denominator of every row, and nothing is given back for it."""
+    """The denominator of every row includes the discarded mass, but nothing is added for it to the output."""
 
 
 SDC_WITHOUT_VMC = (

@@ -1,4 +1,4 @@
-"""The errors a user can meet. Each message names the argument, what was expected, what came, and the remedy."""
+"""The errors that this package raises. Each names the argument, what was expected, what came, and the remedy."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Setting:
         return f"{self.name}={shown(self.value)}"
 
 
-#: A part of a message; what it says of settings can be written in other words.
+#: A part of a message. A command writes its settings as its own options.
 Words = str | tuple[str | Setting, ...]
 
 
@@ -52,7 +52,7 @@ class TopThetaArgumentError(TopThetaError):
     """Something is wrong with an argument; one of the classes below says what.
 
     Attributes:
-        argument, expected, got, remedy: the parts of the message; remedy is None where there is none.
+        argument, expected, got, remedy: the parts of the message; remedy may be None.
     """
 
     def __init__(self, argument: str, expected: Words, got: Words, remedy: Words | None = None) -> None:
@@ -65,11 +65,11 @@ class TopThetaArgumentError(TopThetaError):
         return _message(self.argument, self.expected, self.got, self.remedy)
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
-        """Pickle the parts of the message, so that the error comes back from another process."""
+        """Pickle the parts of the message, so that another process can raise the error again."""
         return type(self), self._words
 
     def located(self: Error, where: str) -> Error:
-        """Make the same error that also says where that came from which was not expected, such as ``"in mine"``."""
+        """Make the same error, which also says where the unexpected value was found, such as ``"in mine"``."""
         argument, expected, got, remedy = self._words
         return type(self)(argument, expected, (*((got,) if isinstance(got, str) else got), f", {where}"), remedy)
 
@@ -90,7 +90,7 @@ class TopThetaValueError(TopThetaArgumentError, ValueError):
 
 
 class TopThetaCombinationError(TopThetaValueError):
-    """An argument is of no use without another, or beside it, though each by itself is well.
+    """Two arguments exclude each other, or one needs the other. Each value alone is valid.
 
     Example:
         >>> str(TopThetaCombinationError("--k", "excludes", "--tau", "leave one of them out"))
@@ -116,7 +116,7 @@ class TopThetaNotImplementedError(TopThetaArgumentError, NotImplementedError):
 
 
 class TopThetaBackendError(TopThetaError, RuntimeError):
-    """What would run the operators cannot run; the message says what is missing and what to type.
+    """The backend that should run the operators cannot run. The message says what is missing and what to type.
 
     Attributes:
         problem: the message without its remedy.
