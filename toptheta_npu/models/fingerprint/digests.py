@@ -68,8 +68,7 @@ def model_digests(model: PreTrainedModel) -> dict[str, str]:
 def tokenizer_digest(tokenizer: Any) -> str:
     """Compute a digest of how a tokenizer makes tokens of text and of conversations."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    # in files, for tokenizers in Python: each kind keeps its words elsewhere
-    rules = _saved(tokenizer) if backend is None else json.loads(backend.to_str())
+    rules = _words(tokenizer) if backend is None else json.loads(backend.to_str())
     if isinstance(rules, dict):  # what the last call asked for
         rules = {name: each for name, each in rules.items() if name not in ("padding", "truncation")}
     special = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
@@ -138,11 +137,13 @@ def _computed(settings: Any) -> Any:
     return settings
 
 
-def _saved(tokenizer: Any) -> Any:
-    """List the files of a tokenizer's words with the digests of their contents, or its words where it has no files."""
+def _words(tokenizer: Any) -> list[object]:
+    """Collect what a tokenizer in Python knows: its words, its settings and the contents of its files."""
+    switches = {name: each for name, each in tokenizer.init_kwargs.items() if isinstance(each, (int, float))}
     with tempfile.TemporaryDirectory() as folder:
         try:
             files = [Path(path) for path in tokenizer.save_vocabulary(folder)]
-        except NotImplementedError:
-            return tokenizer.get_vocab()
-        return sorted([path.name, hashlib.sha256(path.read_bytes()).hexdigest()] for path in files)
+        except NotImplementedError:  # one without files
+            files = []
+        contents = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    return [tokenizer.get_vocab(), switches, contents]
