@@ -1,4 +1,4 @@
-"""Calibration of a transformers model: its own attention scores over sample texts become thresholds."""
+"""Calibrates a transformers model: computes thresholds from its attention scores over sample texts."""
 
 from __future__ import annotations
 
@@ -52,35 +52,34 @@ def calibrate(
 ) -> ThresholdTable:
     """Compute thresholds that keep about ``k`` elements per attention row of ``model`` (paper, Algorithm 1).
 
-    Every sequence goes through the model once. The scores of its rows are looked at layer by layer and
-    forgotten, so memory does not grow with the number of sequences, whose tokens alone are kept. Layers with a sliding
-    window are dense, here and in `sparsify`. They get no thresholds.
+    Every sequence runs through the model once. Scores are used layer by layer and then dropped, so of each sequence
+    only the tokens stay in memory. Layers with a sliding window are dense, here and in `sparsify`. They get no
+    thresholds.
 
     Args:
         model: a decoder-only model in evaluation mode.
-        sequences: token ids. A tensor [B, n] int64 or a list of ids, lists of ids or tensors [n] or [B, n]; what a
-            tokenizer returns, whose attention mask tells the padding; or an iterable of these, such as a DataLoader.
-        k: elements to keep; several with ``top_k_at_calibration=False``.
-        placement: compare probabilities ("post_softmax"), which hold from row to row, or scaled scores ("pre_softmax"),
-            which one pass over K compares as they come.
+        sequences: token ids: a tensor [B, n] int64; a list of ids, lists of ids or tensors [n] or [B, n]; the output of
+            a tokenizer, whose attention mask marks the padding; or an iterable of these, such as a DataLoader.
+        k: elements to keep per row; several values need ``top_k_at_calibration=False``.
+        placement: whether thresholds are probabilities ("post_softmax") or scaled scores ("pre_softmax").
+            Probabilities carry over better from row to row. Scores can be compared in a single pass over K.
         estimator: "algorithm1" averages the rows' own thresholds, "pooled" keeps k on average.
         alpha: standard deviations added to the average (algorithm1 only).
-        layer_k: the least k of every layer, 0 for none; an int: of all layers; None: 512 in the first two layers, as
-            in the paper.
-        row_fraction: share of the rows to look at.
-        top_k_at_calibration: a layer passes on what it computes from its k largest scores, so that later
-            layers are calibrated on what they will see at inference; else its dense output.
-        sdc, vmc: the compensations in that output, as they will be at inference. The other estimates of
-            `sparsify` approximate sdc="exact": calibrate with that.
-        seed: of the choice of rows.
-        progress: called with the number of sequences done, after each; those of a resumed state count.
-        provenance: what the sequences are, to be kept in the table.
-        checkpoint: a file for the state of the work, written after every ``checkpoint_every`` sequences, whole or not
-            at all, and at the end. If it is there already, the work goes on after the last sequence in it, and the
-            table is that of an uninterrupted run, byte for byte. A file of another model, by any of its weights or
-            its adapters, is refused: all weights are read once for that, about 1 GB a second for each thread. The file
-            is left where it is, so that nothing is lost if the table cannot be saved: delete it afterwards.
-        checkpoint_every: sequences between two writings.
+        layer_k: least k of each layer, 0 for none. An int applies to all layers. None means 512 in the first two
+            layers, as in the paper.
+        row_fraction: fraction of the rows to sample.
+        top_k_at_calibration: whether a layer passes on the attention over its k largest scores. Later layers are then
+            calibrated on inputs like those at inference. Otherwise it passes on its dense output.
+        sdc, vmc: compensations in that output; use the same as at inference. The other estimates of `sparsify`
+            approximate sdc="exact": calibrate with "exact" for them.
+        seed: seed of the row sample.
+        progress: called after each sequence with the number of sequences done, including those of a resumed state.
+        provenance: description of the sequences, stored in the table.
+        checkpoint: file for the state of the work, written atomically after every ``checkpoint_every`` sequences and at
+            the end. If the file exists, the work resumes after its last sequence. The table is then identical, byte for
+            byte, to that of an uninterrupted run. A file of a model with other weights or adapters is refused. This
+            check reads all weights once, at about 1 GB a second per thread. Delete the file once the table is saved.
+        checkpoint_every: number of sequences between two checkpoints.
 
     Returns:
         A table for `sparsify`, with the model's fingerprint.
@@ -91,7 +90,7 @@ def calibrate(
             cannot be read or written, or is of another model, other options or other sequences.
 
     Warns:
-        SdcWithoutVmcWarning: layers pass on outputs with ``sdc="exact"`` and ``vmc=False``.
+        SdcWithoutVmcWarning: layers pass on outputs computed with ``sdc="exact"`` and ``vmc=False``.
 
     Example:
         >>> import torch, toptheta_npu.models as models
@@ -171,16 +170,16 @@ def calibrate_discarded_mass(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> ThresholdTable:
-    """Extend a copy of ``table`` by the exponential mass that its thresholds typically discard, for ``sdc="offline"``.
+    """Copy ``table`` and add the exponential mass that its thresholds typically discard, for ``sdc="offline"``.
 
-    This is a second pass over the calibration sequences. With a single k, layers pass on the thresholded output.
-    With several, they pass on the dense one.
+    This runs the calibration sequences a second time. With a single k, layers pass on the thresholded output.
+    With several, they pass on the dense output.
 
     Args:
         model, sequences, row_fraction, vmc, seed, progress: as in `calibrate`.
         table: pre-softmax thresholds of this model.
-        statistic: "geometric_mean" of the rows' masses, or their "mean", as in the paper: a few rows with a large
-            mass pull the mean far above what the others discard, and `sparsify` warns of it.
+        statistic: "geometric_mean" of the rows' masses, or their "mean" as in the paper. A few rows with a large
+            mass pull the mean far above the others, so `sparsify` warns when it is used.
 
     Raises:
         TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: as `calibrate`; or the table

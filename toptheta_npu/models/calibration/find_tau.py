@@ -1,4 +1,4 @@
-"""The one probability threshold that reads a wanted number of V rows, from one pass over texts."""
+"""Finds the tau that reads a wanted number of V rows, from one pass over texts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..hook.attention import AttentionCall
 from .observe import naming_layer, on_device_of
 from .texts import Sequences, checked_texts
 
-#: Bins of a probability: so many for each halving, down to 2 to the power of minus `_HALVINGS`.
+#: Number of bins for each halving of a probability, down to 2 to the power of minus `_HALVINGS`.
 _PER_HALVING, _HALVINGS = 16, 40
 
 
@@ -29,24 +29,24 @@ def find_tau(
     value_rows: float,
     last_rows: int = 128,
 ) -> float:
-    """Find the tau of `sparsify` with which a decode step after such texts reads ``value_rows`` V rows on average.
+    """Find the tau for `sparsify` at which a decode step reads ``value_rows`` V rows on average.
 
-    Every sequence goes through the model once. Its last rows are looked at as if each were a decode step: a V row is
-    read if any query head of its KV head gives it more than tau. The mean is over rows, KV heads and layers; layers
-    with a sliding window, which stay dense, do not count.
+    Every sequence runs through the model once. Each of its last rows counts as a decode step: a V row is read if any
+    query head of its KV head gives it a probability above tau. The mean is over rows, KV heads and layers. Layers with
+    a sliding window stay dense and do not count.
 
     Args:
         model: a decoder-only model in evaluation mode.
-        sequences: token ids, as `calibrate` takes them, of the length that the model is used with.
-        value_rows: V rows of a step for each KV head; at least 1 and below the number of keys.
-        last_rows: rows of each sequence to look at.
+        sequences: token ids, as in `calibrate`. Use sequences as long as in your application.
+        value_rows: V rows that a step should read per KV head; at least 1 and below the number of keys.
+        last_rows: number of rows to sample at the end of each sequence.
 
     Returns:
-        tau, to about 1 % of it.
+        tau, accurate to about 1 %.
 
     Raises:
         TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: the model is not supported, a sequence is
-            not tokens, a layer's scores are no numbers, or so many V rows are not read with any tau.
+            not tokens, a layer's scores are not numbers, or no tau reads that many V rows.
 
     Example:
         >>> import torch, toptheta_npu.models as models
@@ -79,7 +79,7 @@ def find_tau(
 
 
 def _checked(layer: int, counts: Tensor) -> Tensor:
-    """Return the counts of a layer, float64, without that of what is no number, or raise if there is any."""
+    """Return the counts of a layer, float64, without the last, which counts NaN; raise if that is not 0."""
     with naming_layer(layer):
         if counts[-1]:
             raise TopThetaValueError("rows", "finite elements or -inf", "NaN or +inf")
@@ -90,9 +90,8 @@ class PeakCounts:
     """Counts, over the last rows of prompts, keys by the largest probability that a query head of a KV head gives them.
 
     Attributes:
-        counts: int64 [bins + 1], on the device of the layer, the last of what is no number; None before the first
-            prompt.
-        rows: how many rows of KV heads they are of.
+        counts: int64 [bins + 1], on the device of the layer; the last counts NaN. None before the first prompt.
+        rows: number of rows counted, over all KV heads.
     """
 
     def __init__(self, last_rows: int) -> None:
@@ -101,7 +100,7 @@ class PeakCounts:
         self.rows = 0
 
     def attend(self, call: AttentionCall) -> Tensor:
-        """Count, and compute the dense output [B, Hq, Q, D]."""
+        """Count the keys, and compute the dense output [B, Hq, Q, D]."""
         query, prompt = call.query, call.prompt
         kv_heads, tokens = prompt["key"].shape[1], query.shape[2]
         wanted = torch.arange(max(0, tokens - self._last_rows), tokens, device="cpu")
@@ -119,7 +118,7 @@ class PeakCounts:
 
 
 def _tau_of(keys: Tensor, value_rows: float) -> float:
-    """Find where the mean keys of a row, float64 by bins from the largest probability on, add up to ``value_rows``."""
+    """Find where the mean keys of a row add up to ``value_rows``; float64 by bins, from the largest probability on."""
     reached = keys.cumsum(0)
     if not value_rows < reached[-1]:
         raise TopThetaValueError(

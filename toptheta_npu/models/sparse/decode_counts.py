@@ -1,4 +1,4 @@
-"""What the statistics of a decode step need and the operator does not count."""
+"""Counts the statistics of a decode step that the operator does not count."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _group_rows(call: AttentionCall, threshold: Tensor, value_rows: Tensor | Non
 
 
 def _scores_and_threshold(call: AttentionCall, threshold: Tensor, placement: str) -> tuple[Tensor, Tensor]:
-    """Compute the scores of a decode step, [B, Hq, S], and its thresholds as scores. The operator tells neither."""
+    """Compute the scores of a decode step, [B, Hq, S], and its thresholds as scores. The operator returns neither."""
     counts = call.rows.counts[:, 0]
     starts = torch.zeros_like(counts) if call.rows.starts is None else call.rows.starts
     visible = valid_keys(call.key.shape[2], counts, starts)

@@ -1,4 +1,4 @@
-"""The thresholds of a run on every device, in tensors whose values can change while it lasts."""
+"""Keeps the thresholds of a run on every device, in tensors whose values can change during the run."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class DeviceThresholds:
     """The thresholds on every device that a layer runs on, in tensors that stay the same when their values change.
 
     Args:
-        at_k: thresholds on the CPU, whose tensors are taken over.
-        devices: where a copy is wanted from the start; others follow when a layer asks for them.
+        at_k: thresholds on the CPU; their tensors are used, not copied.
+        devices: devices that get a copy at the start; others get one when a layer asks for it.
     """
 
     def __init__(self, at_k: ThresholdsAtK, devices: Iterable[torch.device] = ()) -> None:
@@ -37,7 +37,7 @@ class DeviceThresholds:
             if torch.compiler.is_compiling():  # a lock cannot be traced
                 self._copy_to(device)
             else:
-                # so that the copy can be written to outside of an inference mode that holds now
+                # so that the copy can be written to after an active inference mode ends
                 with self._writing, torch.inference_mode(False):
                     self._copy_to(device)
         return self._copies[device]

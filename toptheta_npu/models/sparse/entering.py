@@ -1,4 +1,4 @@
-"""Context managers that tell if nobody entered them, since a call alone does nothing."""
+"""Context managers that warn if nobody entered them, since a call alone does nothing."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class NotEnteredWarning(UserWarning):
 
 
 class Entry(Generic[T]):
-    """What a function under `told_unless_entered` returns: for one ``with``, an ExitStack, or as a decorator."""
+    """The return value of a function under `told_unless_entered`: for one ``with``, an ExitStack, or a decorator."""
 
     def __init__(self, make: Callable[[], Any], name: str, filename: str, line: int) -> None:
         self._context = make()
-        # at the end of the program, too, where variables of a script are dropped
+        # runs at the end of the program too, when the variables of a script are dropped
         self._told = weakref.finalize(self, _tell, name, filename, line)
 
     def __enter__(self) -> T:
@@ -55,9 +55,9 @@ def _tell(name: str, filename: str, line: int) -> None:
 
 
 def told_unless_entered(function: Callable[P, Iterator[T]]) -> Callable[P, Entry[T]]:
-    """Make a context manager of a generator function, as contextlib does, that warns if it is dropped unentered.
+    """Turn a generator function into a context manager, as contextlib does, that warns if it is dropped unentered.
 
-    Warnings of the generator count two frames between it and the ``with``.
+    A warning in the generator must count two frames between it and the ``with``.
 
     Example:
         >>> @told_unless_entered

@@ -1,4 +1,4 @@
-"""How often numbers occurred, in memory that grows with the largest of them alone."""
+"""Counts how often numbers occurred, in memory that grows only with the largest number."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Histogram:
     """How often each number from 0 on occurred.
 
     Attributes:
-        counts: int64 [numbers]; one that is not there did not occur.
+        counts: int64 [numbers]; numbers beyond the end did not occur.
 
     Example:
         >>> histogram = Histogram.of(torch.tensor([3, 3, 5]))
@@ -45,7 +45,7 @@ class Histogram:
         return [(number, int(self.counts[number])) for number in self.counts.nonzero()[:, 0].tolist()]
 
     def percentile(self, share: float) -> int:
-        """Find the number that ``share`` of all do not exceed, by rank; 0 if there were none."""
+        """Find the number that a fraction ``share`` of all numbers does not exceed, by rank; 0 if there were none."""
         rank = max(1, round(share * self.total))
         reached = (self.counts.cumsum(0) >= rank).nonzero()
         return int(reached[0]) if len(reached) else 0

@@ -1,4 +1,4 @@
-"""A `sparsify` context while it lasts: its statistics, and its k, which may change between two steps."""
+"""An active `sparsify` context: its statistics, and its k, which may change between two steps."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ from .statistics import Recorder, Recording
 
 
 class SparseRun(Recording):
-    """What `sparsify` yields: the statistics of the run, and how many elements its rows aim at.
+    """An active `sparsify` context: the statistics of the run, and the target of its rows.
 
-    :meth:`set_k` and :meth:`set_tau` write other thresholds into the
-    tensors that the layers read. Nothing is calibrated, compiled or captured again. They hold from the next step on:
-    the next token, if they are called between two tokens. Any thread may call them. A step that another thread runs at
-    that moment may use old thresholds in some layers, heads or rows and new ones in others. Each of them is one that
-    was calibrated, and nothing mixes within a number. No step that begins after the call has returned uses an old one.
-    Let steps and calls share a lock of yours where a step must not mix. Rows that are in the statistics stay there.
+    :meth:`set_k` and :meth:`set_tau` write other thresholds into the tensors that the layers read. Nothing is
+    calibrated, compiled or captured again. The new thresholds apply from the next step, which is the next token if the
+    call comes between two tokens. Rows that are already in the statistics stay there.
+
+    Any thread may call these methods. A step that runs in another thread during the call may use old thresholds in some
+    layers, heads or rows and new ones in others. Every single threshold is an old or a new one, never a mixture. Steps
+    that begin after the call has returned use only new ones. If a step must not mix them, guard steps and calls with
+    one lock.
     """
 
     def __init__(
@@ -50,12 +52,12 @@ class SparseRun(Recording):
 
     @property
     def k(self) -> int | None:
-        """Elements to keep per row now; None with a probability."""
+        """The current number of elements to keep per row; None if the context uses tau."""
         return self._target.k if self._tau is None else None
 
     @property
     def tau(self) -> float | None:
-        """The probability that a key must exceed to be kept, now; None with a table."""
+        """The current probability that a key must exceed to be kept; None if the context uses a table."""
         return self._tau
 
     @property
@@ -64,10 +66,10 @@ class SparseRun(Recording):
         return self._target.dense_below
 
     def set_k(self, k: int) -> None:
-        """Run the following steps with ``k``. ``dense_below`` stays as it is.
+        """Run the following steps with ``k``. ``dense_below`` stays the same.
 
-        The thresholds are those of ``ThresholdTable.at(k)``, bit for bit. For 32 x 32 heads and 8192 lengths this
-        writes 32 MiB to each device and takes about 30 ms on two threads of a CPU.
+        The thresholds equal ``ThresholdTable.at(k)`` bit for bit. For 32 x 32 heads and 8192 lengths this writes 32 MiB
+        to each device and takes about 30 ms on two threads of a CPU.
 
         Raises:
             TopThetaTypeError: ``k`` is not an int.
@@ -89,11 +91,11 @@ class SparseRun(Recording):
         self._change(Target(k=k, dense_below=self._target.dense_below))
 
     def set_tau(self, tau: float) -> None:
-        """Run the following steps with another probability, in a context that was entered with one.
+        """Run the following steps with another tau, in a context that was entered with ``tau``.
 
         Raises:
-            TopThetaTypeError: ``tau`` is no number.
-            TopThetaValueError: it is no probability from 0 on and below 1; or the context was entered with a table, or
+            TopThetaTypeError: ``tau`` is not a number.
+            TopThetaValueError: ``tau`` is below 0, or 1 or more; or the context was entered with a table, or
                 with ``tau=0``, or has ended; nothing changes.
 
         Example:
@@ -116,17 +118,17 @@ class SparseRun(Recording):
             self._tau = tau
 
     def dense_up_to(self) -> int:
-        """Compute the length of the longest row that is dense in all layers now."""
+        """Compute the length of the longest row that is currently dense in all layers."""
         limits = self._thresholds.current.dense_up_to
         return min(limits[layer] for layer in self._layers)
 
     def least_aim(self) -> int:
-        """Find the least number of elements that a layer's rows aim at now: k, or more where every layer_k is."""
+        """Find the smallest current target of a layer's rows: k, or more if every layer_k is larger."""
         targets = self._thresholds.current.layer_targets
         return min(targets[layer] for layer in self._layers)
 
     def left_nothing_out(self) -> bool:
-        """Tell whether rows are in the statistics, and all of them kept all of their keys."""
+        """Tell whether the statistics have rows, and every row kept all of its keys."""
         seen = False
         for recorder in self._recorders or ():
             layer = recorder.result()
@@ -138,7 +140,7 @@ class SparseRun(Recording):
         return seen
 
     def sparsified(self) -> bool:
-        """Tell whether some row was longer than the dense ones of its time."""
+        """Tell whether some row was too long to be dense at its time."""
         return self._sparsified or int(self._rows.longest) > self.dense_up_to()
 
     def end(self) -> None:

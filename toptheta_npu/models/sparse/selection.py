@@ -1,4 +1,4 @@
-"""Any other selection rule in the same harness, such as Top-k or the most recent keys."""
+"""Runs any other selection rule in the same harness, such as top-k or the most recent keys."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def apply_selection(
     statistics: bool | Statistics = False,
     targets: Sequence[int] | None = None,
 ) -> Iterator[Recording]:
-    """Run all rows of ``model``, prompts and decode steps alike, under one selection rule per layer.
+    """Run all rows of ``model``, in prompts and decode steps, under one selection rule per layer.
 
-    This is for comparisons. The attention, the compensations and the counts are those of a thresholded prefill.
-    Only the rule differs (`toptheta_npu.evaluation.methods` has some). It saves nothing.
+    Use it for comparisons; it saves no time. The attention, the compensations and the counts are the same as in a
+    thresholded prefill. Only the rule differs; `toptheta_npu.evaluation.methods` has some.
 
     Args:
         model: as in `sparsify`.
-        select_for_layer: gives the rule of a layer; it sees chunks of rows and returns what they keep.
-            A row for which it keeps nothing keeps its largest element.
-        sdc, vmc: the compensations, as in `sparsify`; the estimates that need thresholds are not available.
-        statistics: collect what every row kept, or with ``"summary"`` add it up, as in `sparsify`.
-        targets: how many elements the rows of each layer aim at, for the k~/k of the summaries; None: they have none.
+        select_for_layer: returns the rule of a layer. The rule takes a chunk of rows and returns the elements to keep.
+            A row without any keeps its largest element.
+        sdc, vmc: the compensations, as in `sparsify`. Estimates that need thresholds are not available.
+        statistics: which statistics to collect, as in `sparsify`.
+        targets: number of elements that the rows of each layer aim at, for the k~/k of the summaries; None: no target.
 
     Yields:
         A `Recording`, as `sparsify`.
@@ -99,7 +99,7 @@ def _check_targets(targets: Sequence[int] | None, layers: int) -> None:
 
 
 class SelectionRule:
-    """Keeps what a selector keeps.
+    """Keeps the elements that a selector chooses.
 
     Attributes:
         select: the selector.
@@ -112,7 +112,7 @@ class SelectionRule:
         self._recorder = recorder
 
     def attend(self, call: AttentionCall) -> Tensor:
-        """Compute the output [B, Hq, Q, D] over the elements that the selector keeps."""
+        """Compute the output [B, Hq, Q, D] over the elements that the selector chooses."""
         prompt = Prompt(call.query, **call.prompt)
         out, kept = select_and_attend(prompt, self.select, sdc=self._sdc, vmc=self._vmc)
         if self._recorder is not None:

@@ -36,11 +36,11 @@ from .threshold_rule import ThresholdOptions, ThresholdRule
 
 
 class NothingSparsifiedWarning(UserWarning):
-    """A `sparsify` context ended in which every row was dense."""
+    """Every row was dense in a `sparsify` context that has ended."""
 
 
 class DenseDraftsWarning(UserWarning):
-    """A `sparsify` context ended in which drafts of assisted generation or prompt lookup were verified dense."""
+    """Dense calls verified drafts of assisted generation or prompt lookup in a `sparsify` context that has ended."""
 
 
 @told_unless_entered
@@ -61,45 +61,46 @@ def sparsify(
     lookup: LookupForm = "tabulated",
     statistics: bool | Statistics = False,
 ) -> Iterator[SparseRun]:
-    """Run the attention of ``model`` by calibrated thresholds within the context, then restore it.
+    """Run ``model`` with Top-Theta attention within the context, then restore it.
 
-    Every decode step (one new token per sequence) keeps the elements above the threshold of its layer,
-    head and row length (paper, section "Top-Theta Attention Inference"). Rows of at most k keys are dense.
-    So does every row of a few new tokens on a filled cache, as assisted decoding and prompt lookup verify drafts.
-    ``generate`` uses a `GrowingCache` where it would make a ``DynamicCache`` of its own accord.
-    Prompts and other calls with many new tokens are dense, or follow the same rule row by row with
-    ``prefill="thresholded"``, for the scoring of given text.
-    Layers with a sliding window stay dense. Several threads may use the model within one context, and a
-    copy of it that is made meanwhile is dense.
+    Each row of a decode step (one new token per sequence) keeps the elements above the threshold of its layer,
+    head and row length (paper, section "Top-Theta Attention Inference"). Rows of at most k keys are dense. Assisted
+    decoding and prompt lookup verify a few draft tokens on a filled cache; those rows use thresholds, too.
+
+    Prompts and other calls with many new tokens are dense. With ``prefill="thresholded"`` they follow the same rule
+    row by row, for scoring given text. Layers with a sliding window stay dense. ``generate`` uses a `GrowingCache`
+    instead of the ``DynamicCache`` that it makes by default. Several threads may use the model within one context. A
+    copy of the model made within the context is dense.
 
     Args:
-        model: a decoder-only model in evaluation mode. Other models are not affected, also of the same class.
-        thresholds: calibrated for this very model; placement pre- or post-softmax is the table's.
-        tau: in place of thresholds and their k, one probability for all layers, heads and lengths: a row keeps the keys
-            that get more than this share of its attention, post-softmax. Nothing is calibrated. 0 keeps every key: the
-            same kernel without a threshold, which loses nothing.
-        lse: what tau is a share of. "exact": the whole row, so that its scores are gone over twice. "sampled": what a
-            sample of 400 of its keys tells of it, so that a step compares each score as it comes, as pre-softmax.
-        k: elements to keep per row, within the calibrated range; None: 128.
-        dense_below: rows of fewer keys are dense, also where that exceeds the table's lengths. A decode step in which
-            all rows are that short runs PyTorch's attention, which is quicker there, unless statistics want to see
-            its rows. docs/transformers.md says how long rows have to be before thresholds save time.
-        sdc: estimate of the discarded mass: "none", "exact", "exp_threshold" or "offline", which needs a
-            table with ``discarded_mass``. Only "exact" with a post-softmax table.
+        model: a decoder-only model in evaluation mode. Other models are not affected, even of the same class.
+        thresholds: a table calibrated for exactly this model. It determines the placement, pre- or post-softmax.
+        tau: one probability for all layers, heads and lengths, instead of thresholds and k. A row keeps the keys whose
+            probability exceeds tau. Needs no calibration. 0 keeps every key: it runs the same kernel without a
+            threshold and loses no accuracy.
+        lse: how to compute the denominator of the probability that tau is compared with. "exact" uses the whole row,
+            which takes two passes over its scores. "sampled" estimates it from a sample of 400 keys, so a step compares
+            each score as it is computed, as pre-softmax does.
+        k: elements to keep per row, within the calibrated range; None means 128.
+        dense_below: rows of fewer keys are dense, even if this exceeds the table's lengths. A decode step with only
+            such rows runs PyTorch's attention, which is faster there, unless statistics are collected.
+            docs/transformers.md says from which row length thresholds save time.
+        sdc: estimate of the discarded mass: "none", "exact", "exp_threshold" or "offline". "offline" needs a table
+            with ``discarded_mass``. A post-softmax table takes only "exact".
         sdc_gamma: factor of "exp_threshold".
-        vmc: give the discarded mass back as the mean V row, kept as a running sum next to the cache.
-        prefill: "dense" or "thresholded".
-        verify_tokens: the most new tokens, from 1 to 16, that a call on a filled cache may have for each of them to be
-            a decode step. Drafts therefore never come in the same call as a prompt.
+        vmc: whether to give the discarded mass back as the mean V row. A running sum next to the cache tracks it.
+        prefill: how to run prompts, "dense" or "thresholded".
+        verify_tokens: the most new tokens, from 1 to 16, with which a call on a filled cache still uses thresholds.
+            Drafts therefore never come in the same call as a prompt.
         max_length: the last row length with a threshold of its own; None: the longest calibrated.
         lookup: the "tabulated" thresholds or the "fitted" function, as in ``ThresholdTable.at``.
-        statistics: collect what every row kept, and the V rows that each KV group needed; slower. ``"summary"``
-            adds them up instead, so that any number of rows takes the same memory; True is ``"rows"``.
+        statistics: which statistics to collect; they make the run slower. ``"rows"`` or True records the kept elements
+            and the needed V rows of every row. ``"summary"`` records only sums, so memory does not grow.
 
     Yields:
-        A `SparseRun`. Its ``set_k(k)`` and ``set_tau(tau)`` change the
-        target between two steps; its ``statistics()`` are per layer the keys, kept elements and V rows of every
-        row, these as the union over all query heads of a KV head, and its ``summaries()`` the sums.
+        A `SparseRun`. Its ``set_k(k)`` and ``set_tau(tau)`` change the target between two steps. Its ``statistics()``
+        give the keys, kept elements and V rows of every row, layer by layer. V rows are the union over all query heads
+        of a KV head. Its ``summaries()`` give the sums.
 
     Raises:
         TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: the model is not supported, is
@@ -108,12 +109,12 @@ def sparsify(
             ``output_attentions`` and gradients raise; nothing else silently becomes dense.
 
     Warns:
-        DenseDraftsWarning: at the end, if assisted generation or prompt lookup verified drafts in dense calls, since
-            they were more than ``verify_tokens``.
+        DenseDraftsWarning: at the end, if assisted generation or prompt lookup had more than ``verify_tokens`` drafts
+            verified in a call, which was dense.
         MeanDiscardedMassWarning: ``sdc="offline"`` with a table that holds the mean discarded mass.
-        NotEnteredWarning: what this returns was dropped without a ``with``.
-        NothingSparsifiedWarning: at the end, if no row was longer than k; or if every row in the statistics, where they
-            are collected, kept all keys by ``tau``.
+        NotEnteredWarning: the returned context was dropped without a ``with``.
+        NothingSparsifiedWarning: at the end, if no row was longer than k; or if statistics were collected and every
+            row kept all keys at ``tau``.
         SdcWithoutVmcWarning: ``sdc="exact"`` with ``vmc=False``.
         ThresholdExtrapolationWarning: rows were longer than the calibrated ones.
 
@@ -162,7 +163,7 @@ def sparsify(
     check_modes(thresholds.placement, sdc, sdc_gamma, mass, "vmc" if vmc else None)
     if tau != 0:
         warn_of_sdc_without_vmc(sdc, vmc, stacklevel=4)
-    # where nothing is discarded, nothing is given back
+    # tau=0 discards nothing, so VMC has nothing to give back
     options = ThresholdOptions(sdc, sdc_gamma, vmc and tau != 0, prefill, verify_tokens)
     recorders = make_recorders(model, kind) if kind else None
     on_device = DeviceThresholds(at_k, _devices(model))
@@ -184,14 +185,14 @@ def sparsify(
 
 
 def _check_alone(**others: object) -> None:
-    """Raise a typed error if an argument is given that has no meaning beside tau."""
+    """Raise a typed error if an argument is given that tau excludes."""
     for name, given in others.items():
         if given is not None:
             raise TopThetaCombinationError("tau", "excludes", name, "leave one of them out")
 
 
 def _devices(model: PreTrainedModel) -> set[torch.device]:
-    """Find the devices that layers run on. Offloaded weights tell none: they are on the meta device until needed."""
+    """Find the devices that layers run on. Offloaded weights do not count: they stay on the meta device until used."""
     return {parameter.device for parameter in model.parameters() if parameter.device.type != "meta"}
 
 

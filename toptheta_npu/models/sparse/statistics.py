@@ -27,10 +27,10 @@ class LayerStatistics:
     Attributes:
         keys: int32 [rows], visible keys, the row's own included.
         kept: int32 [rows, Hq], elements kept per query head.
-        value_rows: int32 [rows, Hkv], V rows needed per KV head: the union over all its query heads. An
-            operator may read some of them more than once, where a group is larger than its head block.
+        value_rows: int32 [rows, Hkv], V rows needed per KV head: the union over all its query heads. If a group is
+            larger than the operator's head block, the operator may read some of them more than once.
         decode: bool [rows], False for rows of a prefill.
-        empty: bool [rows, Hq], True where nothing passed and the largest element stands in; kept is 1 there.
+        empty: bool [rows, Hq], True if nothing passed and the largest element stands in; kept is 1 then.
 
     Example:
         >>> rows = LayerStatistics(
@@ -88,7 +88,7 @@ Recorder = RowRecorder | SummaryRecorder
 def make_recorders(
     model: PreTrainedModel, kind: Statistics = "rows", targets: Sequence[int] | None = None
 ) -> list[Recorder]:
-    """Make one recorder per layer. ``targets`` say how many elements the rows of each layer aim at."""
+    """Make one recorder per layer. ``targets`` is the number of elements that the rows of each layer aim at."""
     heads, kv_heads = num_heads(model), num_key_value_heads(model)
     if kind == "rows":
         return [RowRecorder(heads, kv_heads) for _ in range(num_layers(model))]
@@ -97,10 +97,10 @@ def make_recorders(
 
 
 def checked_statistics(statistics: Any) -> Statistics | None:
-    """Tell which statistics an argument asks for. True is short for every row.
+    """Tell which statistics an argument asks for. True means every row.
 
     Raises:
-        TopThetaTypeError, TopThetaValueError: it is neither a bool nor the name of a kind.
+        TopThetaTypeError, TopThetaValueError: the argument is neither a bool nor the name of a kind.
     """
     if type(statistics) is bool:
         return "rows" if statistics else None
@@ -111,15 +111,15 @@ def checked_statistics(statistics: Any) -> Statistics | None:
 
 
 class Recording:
-    """What `sparsify` and `apply_selection` yield."""
+    """The statistics of a `sparsify` or `apply_selection` context."""
 
     def __init__(self, recorders: Sequence[Recorder] | None) -> None:
         self._recorders = recorders
 
     def statistics(self) -> list[LayerStatistics]:
-        """Return the rows that were judged so far, one entry per layer. Rows of a dense prefill are not among them.
+        """Return the rows recorded so far, one entry per layer. Rows of a dense prefill are not recorded.
 
-        They are in the order of the calls, which is the same in all layers while one thread at a time runs the model.
+        Rows keep the order of the calls. All layers have the same order if one thread at a time runs the model.
 
         Raises:
             TopThetaValueError: the context was entered without ``statistics=True``.
@@ -129,7 +129,7 @@ class Recording:
         return [recorder.result() for recorder in recorders]
 
     def summaries(self) -> list[LayerSummary]:
-        """Compute the sums over the same rows, one entry per layer, of all threads together.
+        """Compute the sums over the rows recorded so far, one entry per layer, over all threads.
 
         Raises:
             TopThetaValueError: the context was entered without ``statistics="summary"``.
@@ -139,7 +139,7 @@ class Recording:
         return [recorder.result() for recorder in recorders]
 
     def clear(self) -> None:
-        """Forget the rows so far, for example between two sequences.
+        """Discard the recorded rows, for example between two sequences.
 
         Raises:
             TopThetaValueError: the context was entered without ``statistics``.

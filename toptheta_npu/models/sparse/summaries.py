@@ -1,4 +1,4 @@
-"""What a sparse run kept, added up: of any number of rows in the same memory."""
+"""Sums over the rows of a sparse run, in constant memory."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from .histogram import Histogram
 
 @dataclass(frozen=True, eq=False)
 class LayerSummary:
-    """Sums over the rows of one layer, padding left out. Two of them add up to that of all their rows.
+    """Sums over the rows of one layer, padding left out. Adding two summaries gives the summary of all their rows.
 
     All tensors are int64 on the CPU.
 
     Attributes:
-        rows: how many rows.
-        keys: sum of their visible keys, the row's own included.
+        rows: number of rows.
+        keys: sum of their visible keys, each row's own key included.
         kept: [Hq], sum of the elements kept per query head.
         empty: [Hq], rows in which nothing passed and the largest element stands in; they count as 1 kept.
         value_rows: [Hkv], sum of the V rows needed per KV head, each the union over all its query heads.
         most_value_rows: [Hkv], the most V rows that a row needed.
-        value_rows_histogram: of the V rows, over rows and KV heads.
-        sparse_rows: [Hq], rows with more keys than they aim at; 0 where nothing says what they aim at, and where a head
-            keeps the largest element of every row alone.
+        value_rows_histogram: histogram of the V rows, over rows and KV heads.
+        sparse_rows: [Hq], rows with more keys than their target. 0 if the target is not known, or if a head keeps only
+            the largest element of every row.
         sparse_aims: [Hq], sum of the elements that these rows aim at.
         sparse_kept: [Hq], sum of the elements that these rows kept.
 
@@ -60,7 +60,7 @@ class LayerSummary:
 
     @property
     def kept_over_aim(self) -> Tensor:
-        """k~/k of every query head over the rows with more keys than k, float64 [Hq]; NaN where there were none."""
+        """k~/k of every query head over the rows with more keys than k, float64 [Hq]; NaN for a head without any."""
         return self.sparse_kept.double() / self.sparse_aims
 
     def __add__(self, other: LayerSummary) -> LayerSummary:
@@ -76,8 +76,8 @@ class SummaryRecorder:
     """Adds up the rows of one layer. The sums stay on their device until they are asked for.
 
     Args:
-        num_heads, num_key_value_heads: of the layer.
-        target: how many elements its rows aim at, unless a call says so itself; None: not known.
+        num_heads, num_key_value_heads: number of query heads and KV heads of the layer.
+        target: number of elements that its rows aim at, unless a call gives its own; None: not known.
     """
 
     def __init__(self, num_heads: int, num_key_value_heads: int, target: int | None = None) -> None:
@@ -113,7 +113,7 @@ class SummaryRecorder:
 
 
 def _sums(rows: Rows, kept: Tensor, value_rows: Tensor, empty: Tensor, aims: Tensor | None) -> LayerSummary:
-    """Sum the rows of a call on its device. Nothing here looks at a value, so that no step waits for the device."""
+    """Sum the rows of a call on its device. Nothing here reads a value, so no step waits for the device."""
     keys = rows.counts.flatten().long()
     real = (keys > 0).long()
     kept, value_rows, empty = (each.transpose(0, 1).flatten(1) * real for each in (kept, value_rows, empty))

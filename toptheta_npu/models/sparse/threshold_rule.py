@@ -1,4 +1,4 @@
-"""The rule of `sparsify`: decode steps, and prompts where asked for, by calibrated thresholds."""
+"""The rule of `sparsify`: thresholds for decode steps, and for prompts on request."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ThresholdRule:
         return call.dense() if self._options.prefill == "dense" else self._prefill(call)
 
     def _is_verified(self, call: AttentionCall) -> bool:
-        """Tell whether a call has so few new tokens on a filled cache that each is taken for a decode step."""
+        """Tell whether a call on a filled cache has so few new tokens that each counts as a decode step."""
         few = call.query.shape[2] <= self._options.verify_tokens
         return few and call.cached is not None and call.rows.continue_sequences
 
@@ -95,14 +95,14 @@ class ThresholdRule:
         return found
 
     def _is_quicker_dense(self, call: AttentionCall) -> bool:
-        """Tell whether all rows of a step have fewer than ``dense_below`` keys, and nobody wants to know about them."""
+        """Tell whether all rows of a step have fewer than ``dense_below`` keys, and no statistics are collected."""
         limit, lengths = self._thresholds.current.dense_below, call.rows.host_lengths
         if not limit or lengths is None or self._recorder is not None or torch.compiler.is_compiling():
             return False
         return int(lengths.max()) < limit
 
     def _decode_counts(self, call: AttentionCall) -> Tensor | int:
-        """Return the keys of the rows of a step, [B], or one number where the host knows that they are the same."""
+        """Return the number of keys of each row of a step, [B], or one number if the host knows that all are equal."""
         alike = call.rows.lengths is None and not torch.compiler.is_compiling()
         plain = self._recorder is None and self._options.sdc != "offline"
         return call.rows.span if alike and plain else call.rows.counts[:, 0]
@@ -121,7 +121,7 @@ class ThresholdRule:
     def _record(
         self, recorder: Recorder, call: AttentionCall, kept: Tensor, value_rows: Tensor, empty: Tensor, *, decode: bool
     ) -> None:
-        """Record rows with what they aim at; a dense row aims at all its keys."""
+        """Record rows with their targets; a dense row aims at all its keys."""
         thresholds, keys = self._thresholds.on(call.query.device), call.rows.counts[:, None]
         aims = thresholds.aim_rows(self._layer, call.rows.counts).long()[:, None]
         sparse = keys > thresholds.dense_up_to[self._layer]
