@@ -1,4 +1,4 @@
-"""Which tests `make test` leaves to `make test-full`: those with the marker "full". And that leaves "long" to itself."""
+"""Which tests `make test` leaves to `make test-full` (marker "full"), and that leaves to `make test-long` ("long")."""
 
 from __future__ import annotations
 
