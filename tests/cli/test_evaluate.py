@@ -432,7 +432,8 @@ def test_a_full_disk_keeps_finished_points(
     synchronise, calls = os.fsync, []
 
     def full(descriptor: int) -> None:
-        calls.append(descriptor)
+        # a kernel library may be built meanwhile: only what lies here counts
+        calls.extend(name for name in [os.readlink(f"/proc/self/fd/{descriptor}")] if name.startswith(str(folder)))
         if len(calls) > 6:  # file and folder of the header and of two points
             raise OSError(28, "No space left on device")
         synchronise(descriptor)
