@@ -1,8 +1,7 @@
 """Top-Theta attention in Hugging Face transformers models: calibrate once, then `sparsify`.
 
-Needs transformers 5; in a clone: ``pip install '.[hf]'``. Works with decoder-only models whose layers
-attend to everything before them, such as LLaMA, Mistral and Qwen; in hybrid models such as Gemma 3 the layers
-with a sliding window stay dense.
+Needs transformers 5; in a clone: ``pip install '.[hf]'``. Works with decoder-only models with full-attention layers,
+such as LLaMA, Mistral and Qwen. In hybrid models such as Gemma 3, layers with a sliding window stay dense.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A transformers cache that grows in place: a token is written behind the others, and nothing else moves."""
+"""A transformers cache that grows in place: it appends each token without moving the others."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from torch import Tensor
 from transformers import DynamicCache, PretrainedConfig
 from transformers.cache_utils import DynamicLayer
 
-#: A buffer that is full is replaced by one with room for this share of its rows more, and for so many at least.
+#: A full buffer is replaced by a larger one: this fraction of its rows is added, and at least this many rows.
 _SPARE_SHARE, _MIN_SPARE = 1 / 8, 64
 
 
 class GrowingCache(DynamicCache):
-    """A ``DynamicCache`` that writes new keys and values behind the old ones instead of copying all of them.
+    """A ``DynamicCache`` that appends new keys and values instead of copying all of them.
 
-    It is what ``generate`` uses within `sparsify` where the caller names no cache. It works without `sparsify` as well,
-    and does all that a ``DynamicCache`` does, except offloading. A layer keeps K and V in buffers with up to an eighth
-    more rows than it holds, at least 64; its ``keys`` and ``values`` [B, Hkv, n, D] are views of them. Rows that were
-    dropped by ``crop`` are overwritten by the next ones, also in a view that somebody took before. Layers with a
-    sliding window are those of a ``DynamicCache``. Under ``torch.compile`` and where gradients are recorded, layers
-    are copied as there.
+    Within `sparsify`, ``generate`` uses it unless the caller names a cache. It also works without `sparsify`, and does
+    everything that a ``DynamicCache`` does, except offloading.
+
+    A layer keeps K and V in buffers with up to an eighth more rows than it holds, at least 64. Its ``keys`` and
+    ``values`` [B, Hkv, n, D] are views of them. After ``crop``, the next rows overwrite the dropped ones, even in views
+    taken earlier. Layers with a sliding window, ``torch.compile`` and recorded gradients work as in a
+    ``DynamicCache``, by copying.
 
     Args:
-        config: of the model, whose layers may have windows; None: no layer has one.
+        config: configuration of the model, which says which layers have windows; None: no layer has one.
 
     Example:
         >>> import torch
@@ -45,7 +46,7 @@ class GrowingCache(DynamicCache):
 
     @classmethod
     def from_dynamic(cls, cache: DynamicCache) -> GrowingCache:
-        """Make one with the tokens and the layers of ``cache``, which must not be used any more."""
+        """Make one with the tokens and layers of ``cache``, which must not be used afterwards."""
         made = cls()
         made.layers, made.layer_class_to_replicate = cache.layers, cache.layer_class_to_replicate
         made._replace_layers()
@@ -58,7 +59,7 @@ class GrowingCache(DynamicCache):
 
 
 class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
-    """One layer. ``keys`` and ``values`` may be replaced by any other tensors: the next update copies these."""
+    """One layer. You may replace ``keys`` and ``values`` by any other tensors: the next update copies these."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -95,7 +96,7 @@ class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         self.is_initialized = False
 
     def offload(self) -> None:
-        """Move the tokens to the CPU, without the room behind them."""
+        """Move the tokens to the CPU, without the free rows behind them."""
         self._buffers = None
         super().offload()  # type: ignore[no-untyped-call]
 
@@ -121,7 +122,7 @@ def _is_recorded(*states: Tensor) -> bool:
 
 
 def _continues(held: Tensor, new: Tensor) -> bool:
-    """Tell whether new rows differ from those held in their number alone."""
+    """Tell whether new rows differ from the held ones only in their number."""
     alike = held.dtype == new.dtype and held.device == new.device and not (held.requires_grad)
     return alike and held.shape[:2] == new.shape[:2] and held.shape[3:] == new.shape[3:]
 
@@ -135,7 +136,7 @@ def _begins(view: Tensor, buffer: Tensor) -> bool:
 def _with_room(held: Tensor, new: Tensor, past: int, rows: int) -> Tensor:
     """Copy the rows held, [B, Hkv, past, D], into a tensor with room for ``rows`` and some more."""
     room = rows + max(int(rows * _SPARE_SHARE), _MIN_SPARE)
-    # so that it can be written to outside of an inference mode that holds now, and counts what is written
+    # so that it can be written to after an active inference mode ends, and counts what is written
     with torch.inference_mode(False):
         buffer = new.new_empty((*new.shape[:2], room, new.shape[3]))
     if past:

@@ -1,4 +1,4 @@
-"""A transformers cache in int8, whose rows `sparsify` reads as they lie."""
+"""A transformers cache in int8, which `sparsify` reads without dequantising it."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ _THIS_MODEL = "give the table of this model"
 class Int8Cache(Cache):
     """A cache for ``generate`` that keeps keys and values in int8, in about half the memory of 16 bits.
 
-    Within `sparsify` a decode step hands these numbers and their scales to the operator, and nothing is multiplied out.
-    So does a call that verifies drafts. Prompts and models without `sparsify` see what the numbers stand for, the
-    tokens of the call included: so it does not matter in how many pieces a prompt comes. That multiplies the layer out.
-    It grows without copies, as a `GrowingCache`. Beam search, batches, ``crop`` and assisted decoding work.
+    Within `sparsify`, decode steps and calls that verify drafts pass the int8 numbers and their scales to the operator.
+    Nothing is dequantised there. Prompts, and models without `sparsify`, get the whole layer dequantised, including the
+    tokens of the call. The result therefore does not depend on the pieces in which a prompt comes. The cache grows
+    without copies, like a `GrowingCache`. Beam search, batches, ``crop`` and assisted decoding work.
 
     Args:
-        config: of the model. Its layers attend to all tokens.
-        table: thresholds with scales per channel, which ``toptheta calibrate --kv-cache int8`` stores: larger numbers
-            are cut to the largest that was seen there. None: each row of a KV head has its own scale, as 4 bytes
-            behind its numbers.
+        config: configuration of the model. All its layers must attend to all tokens.
+        table: thresholds with scales per channel, as ``toptheta calibrate --kv-cache int8`` stores them. Larger numbers
+            are clipped to the largest seen in calibration. None: each row of a KV head has its own scale, stored as
+            4 bytes behind its numbers.
 
     Raises:
-        TopThetaTypeError, TopThetaValueError: the table has no scales, or those of another model.
-        TopThetaNotImplementedError: a layer has a sliding window, keeps something else than keys and values, or reads
-            those of another layer.
+        TopThetaTypeError, TopThetaValueError: the table has no scales, or the scales of another model.
+        TopThetaNotImplementedError: a layer has a sliding window, keeps other things than keys and values, or reads
+            the keys and values of another layer.
 
     Example:
         >>> import torch
@@ -90,16 +90,16 @@ class Int8Cache(Cache):
 
 
 def has_channel_scales(table: ThresholdTable | None) -> bool:
-    """Tell whether there is a table with the static scales of an `Int8Cache`."""
+    """Tell whether ``table`` is given and has the static scales of an `Int8Cache`."""
     return table is not None and table.key_cache_scale is not None and table.value_cache_scale is not None
 
 
 @dataclass(frozen=True)
 class Packing:
-    """How rows [..., D] lie in int8: numbers, and behind them, where each row has its own scale, the bytes of that.
+    """How rows [..., D] are stored in int8: the numbers, then the bytes of the row's own scale if it has one.
 
     Attributes:
-        scale: float32 [Hkv, D], of the channels; None: each row has its own.
+        scale: float32 [Hkv, D], the scales of the channels; None: each row has its own.
     """
 
     scale: Tensor | None
@@ -110,7 +110,7 @@ class Packing:
         return PER_TOKEN_AND_HEAD if self.scale is None else PER_CHANNEL
 
     def pack(self, states: Tensor) -> Tensor:
-        """Round rows [B, Hkv, n, D] to int8 [B, Hkv, n, D and more]."""
+        """Round rows [B, Hkv, n, D] to int8 [B, Hkv, n, D or more]."""
         scale = self.scale
         if scale is not None and states.shape[1::2] != scale.shape:
             expected = f"scales of {list(states.shape[1::2])} channels, as the model has"
@@ -127,13 +127,13 @@ class Packing:
         return torch.cat([numbers, zeros, own.contiguous().view(torch.int8)], -1)
 
     def scales(self, packed: Tensor) -> Tensor:
-        """View the scales of packed rows as the operator takes them: [B, Hkv, n], or those of the channels."""
+        """View the scales of packed rows as the operator takes them: [B, Hkv, n], or the channels' scales."""
         if self.scale is not None:
             return self.scale.to(packed.device)
         return packed[..., -_SCALE_BYTES:].view(torch.float32)[..., 0]
 
     def beside(self, packed: Tensor, head_dim: int) -> Tensor:
-        """View them beside the rows."""
+        """View the scales so that they broadcast to the rows."""
         return scale_rows(self.scales(packed), self.mode, packed.shape[1], head_dim)
 
 
@@ -141,9 +141,9 @@ class Int8Layer(GrowingLayer):  # type: ignore[no-untyped-call]
     """One layer of an `Int8Cache`. ``keys`` and ``values`` are packed: [B, Hkv, n, D and more], int8.
 
     Attributes:
-        head_dim: D, of keys and of values.
-        asked_for_numbers: whether the next tokens get numbers and scales, if they are few enough for an operator and
-            follow others; else what they stand for.
+        head_dim: D of keys and of values.
+        asked_for_numbers: whether the next update returns int8 numbers instead of dequantised rows. It does so only if
+            the tokens are few enough for an operator and follow others.
     """
 
     def __init__(self, keys: Packing, values: Packing) -> None:
@@ -167,7 +167,7 @@ class Int8Layer(GrowingLayer):  # type: ignore[no-untyped-call]
 
     @property
     def scales(self) -> dict[str, Any]:
-        """What the operator needs to know of the numbers, as its arguments."""
+        """The scales and modes of the numbers, as arguments of the operator."""
         held = cast(Tensor, self.keys), cast(Tensor, self.values)
         (key, value), (key_packing, value_packing) = held, self._packing
         return {
@@ -177,7 +177,7 @@ class Int8Layer(GrowingLayer):  # type: ignore[no-untyped-call]
 
     @property
     def scales_beside(self) -> tuple[Tensor, Tensor]:
-        """View the scales of keys and of values beside their rows [B, Hkv, n, D]; 1 where one serves all."""
+        """View the scales of keys and of values so that they broadcast to their rows [B, Hkv, n, D]."""
         held = cast(Tensor, self.keys), cast(Tensor, self.values)
         keys, values = (packing.beside(rows, size)
                         for packing, rows, size in zip(self._packing, held, self.head_dim, strict=True))  # fmt: skip

@@ -1,4 +1,4 @@
-"""What transformers calls the cache that calls and outputs of a model hold: ``cache`` since 5.24."""
+"""The name that transformers gives the cache in calls and outputs of a model: ``cache`` since 5.24."""
 
 from __future__ import annotations
 

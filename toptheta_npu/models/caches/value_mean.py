@@ -1,8 +1,8 @@
 """The running mean of the V rows, which V-mean compensation needs in every decode step.
 
-Its state is an attribute of the cache's own layer object, so it lives, dies and travels with the V rows
-that it sums up. A cache may change behind our back between two steps (beam search reorders it, assisted
-decoding crops it, users reset it or write into its tensors); the state is then made anew from V.
+Its state is an attribute of the cache's own layer object, so it stays with the V rows that it sums up. A cache may
+change between two steps without notice: beam search reorders it, assisted decoding crops it, users reset it or write
+into its tensors. The state is then computed from V again.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class RunningMean:
     """Sums of the valid V rows of one cache layer, as an attribute of that layer.
 
     Attributes:
-        totals: float32 [B, Hkv, Q, D], up to each token of the last call.
-        count: int64 [B], rows up to the last one; on the device for a preallocated cache, else on the CPU.
+        totals: float32 [B, Hkv, Q, D], sums up to each token of the last call.
+        count: int64 [B], number of rows summed; on the device for a preallocated cache, else on the CPU.
     """
 
     def __init__(self, totals: Tensor, count: Tensor, values: Tensor, owner: object) -> None:
@@ -41,9 +41,9 @@ class RunningMean:
         self._owner = owner
 
     def is_about(self, values: Tensor | None, owner: object) -> bool:
-        """Tell whether this is about the rows of that tensor, untouched since, and was kept up by the same context.
+        """Tell whether this sums the rows of ``values``, unchanged since, and belongs to the same context.
 
-        Rows may have been dropped behind them, as ``crop`` does.
+        Rows behind them may have been dropped, as ``crop`` does.
         """
         if self._owner is not owner or values is None:
             return False
@@ -57,7 +57,7 @@ class RunningMean:
         return _no_state, ()
 
     def of_first(self, count: Tensor) -> Tensor | None:
-        """Look up the sum of the first ``count`` rows [B], which the host knows; None where it is not among these."""
+        """Look up the sum of the first ``count`` rows [B], which the host knows; None if this does not hold it."""
         known = self.totals.shape[2]
         dropped = 0 if known == 1 else int(self.count[0] - count[0])
         if 0 <= dropped < known and torch.equal(self.count - dropped, count):
@@ -76,25 +76,25 @@ def _root(values: Tensor) -> Tensor:
 
 
 def _place(values: Tensor) -> tuple[Any, ...]:
-    """Tell where in its storage a tensor begins, and how its rows lie; nothing in a compiled step."""
+    """Return a tensor's offset in its storage and its strides; nothing in a compiled step."""
     if torch.compiler.is_compiling():
         return ()
     return values.storage_offset(), values.stride(), values.shape[:2], values.shape[3:]
 
 
 def _version(values: Tensor) -> int | None:
-    """Count what was written into a tensor. None where nobody counts: in inference mode and in a compiled step."""
+    """Return how often a tensor was written to. None if PyTorch does not count: in inference mode or when compiled."""
     return None if torch.compiler.is_compiling() or values.is_inference() else values._version
 
 
 class CachedLayer:
-    """The cache layer of one attention module, looked at just before the call that extends it."""
+    """The cache layer of one attention module, read just before the call that extends it."""
 
     def __init__(self, cache: Cache, index: int, owner: object) -> None:
         self._cache, self._index, self.owner = cache, index, owner
         self._known: RunningMean | None = None
         self._made_mean = False
-        # layers of a DynamicCache come into being with their first tokens
+        # a DynamicCache creates its layers with their first tokens
         if index < len(cache.layers):
             known = getattr(self.layer, STATE, None)
             if known is not None and known.is_about(self.layer.values, owner):
@@ -107,14 +107,14 @@ class CachedLayer:
 
     @property
     def seen(self) -> int | Tensor:
-        """Tokens in the layer, a tensor where the cache is preallocated."""
+        """Tokens in the layer; a tensor if the cache is preallocated."""
         seen: int | Tensor = self.layer.get_seq_length()
         return seen
 
     def check_holds(self, value: Tensor) -> None:
         """Raise TopThetaNotImplementedError unless the layer, just extended, keeps the rows of ``value``.
 
-        Quantised layers do not, nor do those that hand out a choice of their rows.
+        Quantised layers do not, nor do layers that return only some of their rows.
         """
         layer = self.layer if self._index < len(self._cache.layers) else None
         kept = getattr(layer, "values", None)
@@ -127,7 +127,7 @@ class CachedLayer:
         )  # fmt: skip
 
     def ask_for_numbers(self, asked: bool = True) -> None:
-        """Ask an int8 layer to hand out its numbers for the tokens that come next; False takes it back."""
+        """Ask an int8 layer to return its int8 numbers for the next tokens; False takes it back."""
         if self._index < len(self._cache.layers) and isinstance(self.layer, Int8Layer):
             self.layer.asked_for_numbers = asked
 
@@ -137,19 +137,19 @@ class CachedLayer:
         return self.layer.scales  # type: ignore[no-any-return]
 
     def dequantised(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Multiply the numbers [B, Hkv, S, D] of an int8 layer out: float32."""
+        """Dequantise the numbers [B, Hkv, S, D] of an int8 layer to float32."""
         beside = self.layer.scales_beside
         return dequantise(key, beside[0]), dequantise(value, beside[1])
 
     def forget_older_mean(self) -> None:
-        """Drop the mean unless this call made it. Several rows came at once, and the next step sums them up."""
+        """Drop the mean unless this call made it. The next step sums up the rows that came at once."""
         if not self._made_mean and getattr(self.layer, STATE, None) is not None:
             delattr(self.layer, STATE)
 
     def value_mean(self, value: Tensor, rows: Rows) -> Tensor:
         """Compute the mean of the valid rows of ``value`` [B, Hkv, S, D] that each new token sees, its own included.
 
-        Only the new rows are added to the sum that an earlier call left, where nothing else changed.
+        If nothing else changed, only the new rows are added to the sum of an earlier call.
 
         Returns:
             float32 [B, Hkv, D] for one token, [B, Hkv, Q, D] for several.
@@ -170,10 +170,10 @@ class CachedLayer:
         if not isinstance(self.layer, StaticLayer):
             total = known.of_first(_host_count(rows))
             return sum_values(value, rows, scale) if total is None else total
-        # its tensor stays the same one even after a reset, and only the device knows the count
+        # its tensor stays the same even after a reset, and only the device knows the count
         count, total = _host_count(rows), known.totals[:, :, -1]
         follows = (known.count.to(count.device) == count).to(value.device)
-        # a device would have to wait to know whether all sequences follow; reading all of V is quicker there
+        # a device would wait to know whether all sequences follow; reading all of V is faster there
         if host_can_read(follows) and follows.all():
             return total
         return torch.where(follows[:, None, None], total, sum_values(value, rows, scale))
@@ -184,7 +184,7 @@ class CachedLayer:
 
 
 def cache_among(args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
-    """Find the cache among the arguments of an attention module. Most name it alike, some otherwise or not at all."""
+    """Find the cache among the arguments of an attention module. Its name differs in some models, or is missing."""
     cache = kwargs.get(CACHE_ARGUMENT)
     if cache is not None:
         return cache
@@ -213,12 +213,12 @@ def look_at_cache(cache: object, index: int, owner: object) -> CachedLayer | Non
 
 
 def value_mean_without_cache(value: Tensor, rows: Rows) -> Tensor:
-    """Compute the mean of the valid V rows of a step where no cache keeps a state: float32 [B, Hkv, D]."""
+    """Compute the mean of the valid V rows of a step without a cache that keeps a state: float32 [B, Hkv, D]."""
     return _mean(sum_values(value, rows)[:, :, None], rows)
 
 
 def sum_values(value: Tensor, rows: Rows, scale: Tensor | None = None) -> Tensor:
-    """Sum the valid rows of ``value`` [B, Hkv, S, D]: float32 [B, Hkv, D]. ``scale`` lies beside int8 rows."""
+    """Sum the valid rows of ``value`` [B, Hkv, S, D]: float32 [B, Hkv, D]. ``scale`` broadcasts to int8 rows."""
     if scale is not None:
         value = dequantise(value, scale)
     if rows.lengths is None:
@@ -246,7 +246,7 @@ def _rows_of_call(cache: Tensor, rows: Rows) -> Tensor:
 
 
 def _host_count(rows: Rows) -> Tensor:
-    """Count the keys of the last row of each sequence, [B]: on the CPU where they are known there."""
+    """Count the keys of the last row of each sequence, [B]: on the CPU if they are known there."""
     return rows.counts[:, -1] if rows.host_lengths is None else rows.host_lengths
 
 

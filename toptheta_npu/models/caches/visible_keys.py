@@ -1,4 +1,4 @@
-"""Where the visible keys of a call's rows lie: their number and their first key, from mask and cache."""
+"""Finds the visible keys of a call's rows, their number and first key, from mask and cache."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Rows:
     Attributes:
         span: keys in use; a preallocated cache may hold more.
         counts: int64 [B, Q], visible keys of every row, its own included; 0 for a padding row.
-        lengths, starts: int64 [B], valid keys per sequence and the first of them; None: all ``span`` keys.
-        host_lengths: int64 [B] on the CPU, valid keys per sequence; None where only the device knows them.
+        lengths, starts: int64 [B], number of valid keys per sequence and index of the first; None: all ``span`` keys.
+        host_lengths: int64 [B] on the CPU, valid keys per sequence; None if only the device knows them.
         query_lengths: int64 [B], real new tokens per sequence, which come first; None: all Q.
-        continue_sequences: whether it is known that each sequence has keys from before the call.
+        continue_sequences: whether each sequence is known to have keys from before the call.
     """
 
     span: int
@@ -36,7 +36,7 @@ class Rows:
 
     @property
     def before_call(self) -> Rows:
-        """The rows of one token each that would have ended where the call begins. Counts may be 0."""
+        """The rows of the last token before the call, one per sequence. Counts may be 0."""
         new = self.counts.shape[1]
         of_sequence = new if self.query_lengths is None else self.query_lengths
         on_host = of_sequence if isinstance(of_sequence, int) else of_sequence.cpu()
@@ -53,10 +53,10 @@ class Rows:
 
 
 class ForwardRows:
-    """Works the rows out once per forward pass: all layers of a pass have the same. Every thread has its own pass.
+    """Finds the rows once per forward pass, since all layers of a pass share them. Every thread has its own pass.
 
     Attributes:
-        most_drafts: the most tokens that a call of ``generate`` had to verify.
+        most_drafts: the most tokens that a call of ``generate`` verified.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class ForwardRows:
 
     @property
     def longest(self) -> int | Tensor:
-        """Visible keys of the longest row so far, among the rows that a threshold rule may judge."""
+        """Visible keys of the longest row so far, among the rows that a threshold rule may apply to."""
         return self._longest
 
     def of(self, layer: int, query: Tensor, key: Tensor, mask: Tensor | None, seen: int | Tensor | None) -> Rows:
@@ -82,7 +82,7 @@ class ForwardRows:
         return current.rows
 
     def note_longest(self) -> None:
-        """Note once per pass how long the rows are that a threshold rule goes over in this thread's pass."""
+        """Note, once per pass, the length of the rows that a threshold rule processes in this thread's pass."""
         current: _Pass = self._threads.current
         if current.noted:
             return
@@ -162,7 +162,7 @@ def _checked(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
 
 
 def _check_pattern(visible: Tensor, within: Tensor, earlier: Tensor) -> None:
-    # tracing cannot look at values; the masks of a compiled step are transformers' own
+    # tracing cannot read values; the masks of a compiled step are transformers' own
     if torch.compiler.is_compiling() or torch.equal(visible, within & earlier):
         return
     if bool((visible & ~earlier).any()):

@@ -1,1 +1,1 @@
-"""Calibration of a transformers model: observe its attention scores over texts, and make a table of thresholds."""
+"""Calibrates a transformers model: observes its attention scores over texts and makes a table of thresholds."""

@@ -1,4 +1,4 @@
-"""Scales of an int8 cache: the largest magnitude that each channel of a key and of a value has over sample texts."""
+"""Calibrates the scales of an int8 cache: the largest magnitude of each K and V channel over sample texts."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def calibrate_cache_scales(
     *,
     progress: Progress | None = None,
 ) -> ThresholdTable:
-    """Extend a copy of ``table`` by scales per channel for an `Int8Cache`: the largest magnitudes over 127.
+    """Copy ``table`` and add scales per channel for an `Int8Cache`: the largest magnitudes divided by 127.
 
-    The model runs once over the sequences, dense. Thresholds stay as they are: those of 16 bits serve int8 as well.
+    The model runs once over the sequences, dense. The thresholds do not change: 16-bit thresholds also suit int8.
 
     Args:
         model, sequences, progress: as in `calibrate`.
@@ -38,7 +38,7 @@ def calibrate_cache_scales(
 
     Raises:
         TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: as `calibrate`; the table belongs to another
-            model; or layers have sliding windows or keys and values of different sizes, which no `Int8Cache` has.
+            model; or layers have sliding windows or keys and values of different sizes, which `Int8Cache` cannot hold.
 
     Example:
         >>> import torch, toptheta_npu.models as models
@@ -66,7 +66,7 @@ def calibrate_cache_scales(
 
 
 def with_scales(table: ThresholdTable, keys: Tensor, values: Tensor) -> ThresholdTable:
-    """Copy ``table`` with these scales [L, Hkv, D]; a channel that was always 0 gets 1, of which nothing depends."""
+    """Copy ``table`` with these scales [L, Hkv, D]; a channel that was always 0 gets 1, which changes nothing."""
     if keys.shape != values.shape:
         raise TopThetaNotImplementedError(
             "model", "keys and values of one size, for an int8 cache", f"{keys.shape[-1]} and {values.shape[-1]}"
@@ -99,5 +99,5 @@ class _PeakRule:
 
 
 def _no_rows(count: int, index: int) -> Tensor:
-    """Choose no rows: no scores are looked at."""
+    """Choose no rows, since no scores are needed."""
     return torch.zeros(0, dtype=torch.int64, device="cpu")

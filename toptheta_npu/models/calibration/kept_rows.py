@@ -1,4 +1,4 @@
-"""What thresholds keep of rows that did not make them: at every k of a table, from one look at the scores."""
+"""Counts what thresholds keep on held-out rows: at every k of a table, from one pass over the scores."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from .texts import Sequences, checked_texts
 
 
 class KeptRows(NamedTuple):
-    """Hold what rows of a layer keep.
+    """The elements that rows of a layer keep.
 
     Attributes:
-        lengths: int64 [rows], keys of each row.
+        lengths: int64 [rows], number of keys of each row.
         kept: int32 [K, rows, Hq], elements kept at every k.
         value_rows: int32 [K, rows, Hkv], V rows needed: the union over the query heads of a KV head.
     """
@@ -47,14 +47,14 @@ def count_kept(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> dict[int, KeptRows]:
-    """Count what the thresholds of ``table`` keep at each of its k. The model runs once, dense, as over prompts.
+    """Count the elements that ``table`` keeps at each of its k. The model runs once, dense, as over prompts.
 
     Args:
         model, sequences, row_fraction, seed, progress: as in `calibrate`.
         table: thresholds of this model.
 
     Returns:
-        The rows of every layer that is ever sparse.
+        The rows of every layer that is sparse at some length.
 
     Raises:
         TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: as `calibrate`; or the table belongs to
@@ -81,7 +81,7 @@ class _Counter:
         self._seen: dict[int, list[KeptRows]] = {}
 
     def look(self, layer: int, blocks: ScoreBlocks, learnable_sink: Tensor | None = None) -> tuple[int, KeptRows]:
-        """Count where the scores are, and copy the counts to the host at the end."""
+        """Count on the device of the scores, and copy the counts to the host at the end."""
         theta = self._thresholds(layer, blocks.lengths).to(blocks.device)
         parts = [self._counts(scores, theta[:, :, rows], learnable_sink) for rows, scores in blocks]
         return layer, KeptRows(blocks.lengths, *(torch.cat(each, 1).cpu() for each in zip(*parts, strict=True)))
@@ -97,7 +97,7 @@ class _Counter:
         for own in theta:
             keep = scores > score_threshold(own, lse, self._placement)[..., None]
             kept = count_true(keep)
-            # a look at the counts spares work on a CPU, and has to wait for any other device
+            # reading the counts saves work on a CPU; on any other device it would wait for the device
             if not scores.is_cpu or bool((kept == 0).any()):
                 keep, kept = never_empty(keep, scores), kept.clamp_min(1)
             counts.append(kept.T)

@@ -1,4 +1,4 @@
-"""Running a model over calibration texts with an eye on its attention scores."""
+"""Runs a model over calibration texts and observes its attention scores."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def check_options(progress: object, provenance: object = None, **switches: objec
 
 
 class Watch(Protocol):
-    """What is to be learnt of the rows, such as a `Calibrator`: any number of threads look, one adds."""
+    """An observer of rows, such as a `Calibrator`: any number of threads look, one adds."""
 
     def look(self, layer: int, blocks: ScoreBlocks, learnable_sink: Tensor | None = None) -> Any:
         """Look at rows of a layer. ``learnable_sink`` [Hq] is one more logit of every row."""
 
     def add(self, seen: Any) -> None:
-        """Add what a look has seen to what is known."""
+        """Add the result of a look."""
 
 
 def observe_model(
@@ -55,7 +55,7 @@ def observe_model(
 ) -> None:
     """Run every text through the model and show ``watch`` the scores of its chosen rows, layer by layer.
 
-    What is added comes in the order of the rows, whatever the number of threads.
+    Results are added in the order of the rows, for any number of threads.
     """
 
     def rule_of(layer: int, chosen: ChosenRows, threads: BlockThreads) -> _ObservingRule | _TopKRule:
@@ -74,7 +74,7 @@ def run_texts(
     rule_of: Callable[[int, ChosenRows, BlockThreads], Rule],
     progress: Progress | None,
 ) -> None:
-    """Run every text through the model, whose layers follow rules that know which of its rows were chosen.
+    """Run every text through the model. The rule of each layer knows which rows were chosen.
 
     Args:
         model: as in `calibrate`.
@@ -88,14 +88,14 @@ def run_texts(
         with attached(model, lambda layer: rule_of(layer, chosen, threads)), torch.no_grad():
             for index, tokens in enumerate(texts):
                 chosen.rows = rows_of_sequence(len(tokens), index)
-                # without the head: the logits of a whole prompt are large, and nobody reads them
+                # without the head: the logits of a whole prompt are large, and nothing reads them
                 model.base_model(input_ids=on_device_of(model, tokens)[None], use_cache=False)
                 if progress is not None:
                     progress(index + 1)
 
 
 class ChosenRows:
-    """The rows to look at in the sequence at hand, int64 [chosen], ascending, on the CPU."""
+    """The chosen rows of the current sequence, int64 [chosen], ascending, on the CPU."""
 
     rows: Tensor
 

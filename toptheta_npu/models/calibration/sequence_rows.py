@@ -1,7 +1,7 @@
 """The rows of one sequence in one layer, block by block: their scores, and attention over their k largest.
 
-`fallback.prefill` has the same attention for any rule and any batch, to be read. Here blocks are computed side by
-side, hidden keys are masked where there are any, and one search for the k largest serves the thresholds too.
+`fallback.prefill` has the same attention for any rule and any batch, in readable form. Here blocks are computed in
+parallel, hidden keys are masked only if there are any, and one top-k search serves the thresholds too.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ Found = TypeVar("Found")
 
 #: Held while PyTorch uses one thread.
 _ONE_CORE = Lock()
-#: Bounds the memory of a thread on a CPU, however long the sequence is, and that of a block on another device.
+#: Bounds the memory of a thread on a CPU, or of a block on another device, for sequences of any length.
 _SCORES_PER_BLOCK, _SCORES_ON_DEVICE = 1 << 20, 1 << 24
 
 
 class TopK(NamedTuple):
-    """A layer passes on what it computes from the k largest scores of each row, with these compensations."""
+    """A layer passes on its attention over the k largest scores of each row, with these compensations."""
 
     k: int
     sdc: str
@@ -39,10 +39,10 @@ class TopK(NamedTuple):
 
 
 class BlockThreads:
-    """As many threads as PyTorch has, each with blocks of its own and one core per operator.
+    """As many threads as PyTorch has, each with its own blocks and one core per operator.
 
-    So whole blocks run side by side, and what comes of a block does not depend on the number of threads. That number
-    belongs to the process. Of several `BlockThreads` in it, one at a time works on its blocks.
+    Whole blocks run in parallel, and the result of a block does not depend on the number of threads. PyTorch's number
+    of threads belongs to the process, so only one `BlockThreads` at a time works on its blocks.
     """
 
     def __init__(self) -> None:
@@ -60,8 +60,8 @@ class BlockThreads:
             self._pool.shutdown(cancel_futures=True)
 
     def map(self, work: Callable[[Item], Found], blocks: list[Item]) -> list[Found]:
-        """Run ``work`` on every block; results are in their order."""
-        # threads of the pool know nothing of the caller's autocast
+        """Run ``work`` on every block; results keep the order of the blocks."""
+        # threads of the pool do not inherit the caller's autocast
         with torch.autocast("cpu", enabled=False), _ONE_CORE:
             try:
                 torch.set_num_threads(1)
@@ -125,8 +125,8 @@ class SequenceRows:
         """Compute scores of ascending rows: float32 [Hq, rows, S], -inf where hidden. S is the last length.
 
         Args:
-            rows: int64 [rows], on the CPU, so that no number of them has to be fetched.
-            here: the same on the device; None: they are copied to it.
+            rows: int64 [rows], on the CPU, so that the host need not fetch them.
+            here: the same rows on the device; None: they are copied to it.
         """
         lengths = self.lengths(rows)
         shortest, span = int(lengths[0]), int(lengths[-1])
@@ -139,7 +139,7 @@ class SequenceRows:
         return scores
 
     def attend(self, rows: Tensor, scores: Tensor, keep: Tensor, sdc: str, here: Tensor | None = None) -> Tensor:
-        """Compute [Hq, rows, D] from what is kept, as `fallback.prefill.select_and_attend`. Overwrite ``keep``."""
+        """Compute [Hq, rows, D] from the kept elements, as `fallback.prefill.select_and_attend`. Overwrite ``keep``."""
         maximum = scores.amax(-1, keepdim=True)
         exponentials = (scores - maximum).exp_()
         weights = keep.mul_(exponentials)
@@ -176,7 +176,7 @@ class RowsOnDevice:
             start = here.stop
 
     def longer_than(self, length: int) -> RowsOnDevice:
-        """Take the rows of more than ``length`` keys alone."""
+        """Take only the rows of more than ``length`` keys."""
         first = int((self.lengths <= length).sum())
         return RowsOnDevice(self._sequence, self._rows[first:], self._here[first:])
 

@@ -1,4 +1,4 @@
-"""The file in which a calibration keeps its state, so that it goes on where it was interrupted."""
+"""The file that stores the state of a calibration, so that it can resume after an interruption."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class StateFile:
     """Writes the state of a calibration after every so many sequences.
 
     Args:
-        state: what is written.
-        path: the file; None: there is none.
-        every: sequences from one writing to the next.
+        state: the state to write.
+        path: the file; None: no file.
+        every: number of sequences between two writes.
     """
 
     def __init__(self, state: CalibrationState, path: str | os.PathLike[str] | None, every: int) -> None:
@@ -28,10 +28,10 @@ class StateFile:
         self._path = None if path is None else checked_path(path)
 
     def resume(self, texts: Sequence[Tensor]) -> None:
-        """Go on from the file if it is there.
+        """Resume from the file if it exists.
 
         Raises:
-            TopThetaValueError: it cannot be read or written, or is of another calibration than that of ``texts``.
+            TopThetaValueError: it cannot be read or written, or belongs to another calibration than ``texts``.
         """
         if self._path is not None:
             check_writable(self._path)

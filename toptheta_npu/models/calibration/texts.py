@@ -1,4 +1,4 @@
-"""The texts of a calibration, in any plain form, turned into one checked tensor of tokens per sequence."""
+"""Turns the texts of a calibration, in any plain form, into one checked tensor of tokens per sequence."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def checked_texts(model: PreTrainedModel, sequences: Sequences, smallest_k: int)
     """Read the tokens, int64 [n], of all sequences.
 
     Raises:
-        TopThetaTypeError, TopThetaValueError: there is no sequence, or one is not tokens of the model or has no row
+        TopThetaTypeError, TopThetaValueError: no sequence is given, or one is not tokens of the model or has no row
             longer than ``smallest_k``.
     """
     vocabulary = int(text_config(model).vocab_size)
@@ -69,7 +69,7 @@ def _batches_of(sequences: Any) -> Iterable[Any]:
 
 
 def _sequences_of(name: str, batch: Any) -> Iterator[tuple[str, Tensor]]:
-    """Yield name and tokens, int64 [n], of every sequence of ``batch``. Leave out padding, as its attention mask tells.
+    """Yield name and tokens, int64 [n], of every sequence of ``batch``. Skip the padding that its attention mask marks.
 
     Raises:
         TopThetaTypeError: not tokens.

@@ -1,4 +1,4 @@
-"""Which adapters of peft apply in a model, and which of its tensors count therefore."""
+"""Finds which peft adapters apply in a model, and so which of its tensors count."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .settings import digest_of
 
 
 class Adapted(NamedTuple):
-    """Say of an adapted layer which adapters it applies, and which its own weight has taken up."""
+    """The adapters that an adapted layer applies, and the adapters merged into its own weight."""
 
     applied: tuple[str, ...]
     merged: tuple[str, ...]
@@ -28,10 +28,10 @@ def adapted_layers(model: nn.Module) -> dict[str, Adapted]:
 
 
 def names_that_count(model: nn.Module, names: Iterable[str]) -> dict[str, str]:
-    """Leave out adapters that do not apply. A layer without any has the names that it would have without peft.
+    """Leave out adapters that do not apply. A layer without adapters gets the names that it would have without peft.
 
     Returns:
-        The names that count, with what they are called.
+        The names that count, with the names to use for them.
     """
     layers = adapted_layers(model)
     counted = {}
@@ -47,7 +47,7 @@ def names_that_count(model: nn.Module, names: Iterable[str]) -> dict[str, str]:
 
 
 def applied_adapters(model: nn.Module) -> str:
-    """Name the adapters that apply, with a digest of where and how strongly; "none" where none does."""
+    """Name the adapters that apply, with a digest of where and how strongly; "none" if none applies."""
     layers = {name: layer for name, layer in adapted_layers(model).items() if layer.applied or layer.merged}
     names = sorted({name for layer in layers.values() for name in (*layer.applied, *layer.merged)})
     return f"{', '.join(names)} {digest_of(layers)}" if layers else "none"
@@ -65,7 +65,7 @@ def _adapted(module: Any) -> Adapted:
 
 
 def _split(name: str, layers: Mapping[str, Adapted]) -> tuple[str | None, list[str]]:
-    """Split a name into that of the adapted layer and the rest, if it is in one."""
+    """Split a name into the name of its adapted layer, if any, and the rest."""
     pieces = name.split(".")
     for end in range(len(pieces) - 1, 0, -1):
         if (layer := ".".join(pieces[:end])) in layers:

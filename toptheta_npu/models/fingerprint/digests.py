@@ -1,6 +1,6 @@
-"""Digests of all that a model computes with, for work that is resumed or compared.
+"""Digests of everything that a model computes with, to check work that is resumed or compared.
 
-A fingerprint is of thresholds: it forgives another dtype and other V weights. A digest forgives nothing.
+A fingerprint serves thresholds: it ignores the dtype and the V weights. A digest ignores nothing.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from .adapters import applied_adapters
 from .settings import digest_of
 from .tensors import entries_of, fetched, unreadable
 
-#: Bytes that are copied from a device and digested at a time.
+#: Bytes to copy from a device and digest at a time.
 _CHUNK = 2**25
 _MOST_THREADS = 8
-#: Settings of a configuration that change nothing that is computed, or are told elsewhere.
+#: Settings of a configuration that do not change any result, or are recorded elsewhere.
 _NOT_COMPUTED = frozenset(
     {"_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures", "use_cache"}
 )
@@ -42,11 +42,11 @@ def model_digests(model: PreTrainedModel) -> dict[str, str]:
     Every weight is read once, at about 1 GB a second for each thread of torch, 8 at most.
 
     Returns:
-        Digests by what they are of, in words for a message.
+        One digest per part of the model; the keys are words for a message.
 
     Raises:
-        TopThetaNotImplementedError: weights in a form that does not tell its numbers.
-        TopThetaValueError: weights on the meta device that nobody fetches.
+        TopThetaNotImplementedError: weights in a form whose numbers cannot be read.
+        TopThetaValueError: weights on the meta device that cannot be fetched.
 
     Example:
         >>> from transformers import LlamaConfig, LlamaForCausalLM
@@ -66,7 +66,7 @@ def model_digests(model: PreTrainedModel) -> dict[str, str]:
 
 
 def tokenizer_digest(tokenizer: Any) -> str:
-    """Compute a digest of how a tokenizer makes tokens of text and of conversations."""
+    """Compute a digest of how a tokenizer turns text and conversations into tokens."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     rules = _words(tokenizer) if backend is None else json.loads(backend.to_str())
     if isinstance(rules, dict):  # what the last call asked for
@@ -131,14 +131,14 @@ def _text(value: object) -> bytes:
 
 
 def _computed(settings: Any) -> Any:
-    """Leave out of a configuration, and of those inside, what changes nothing that is computed."""
+    """Remove settings that do not change any result from a configuration and from its nested ones."""
     if isinstance(settings, dict):
         return {name: _computed(each) for name, each in settings.items() if name not in _NOT_COMPUTED}
     return settings
 
 
 def _words(tokenizer: Any) -> list[object]:
-    """Collect what a tokenizer in Python knows: its words, its settings and the contents of its files."""
+    """Collect the words, the settings and the file contents of a tokenizer written in Python."""
     switches = {name: each for name, each in tokenizer.init_kwargs.items() if isinstance(each, (int, float))}
     with tempfile.TemporaryDirectory() as folder:
         try:

@@ -26,11 +26,11 @@ def weights_of_folder(folder: Path, named: str | None = None) -> Iterator[Weight
     """Open the weights in the safetensors files of ``folder`` that transformers loads.
 
     Args:
-        folder: of the model.
+        folder: folder of the model.
         named: the file or index that the configuration names (``transformers_weights``).
 
     Raises:
-        TopThetaValueError: there are none, or a file cannot be read.
+        TopThetaValueError: the folder has none, or a file cannot be read.
     """
     with ExitStack() as stack:
         weights: dict[str, Weight] = {}
@@ -53,7 +53,7 @@ def _rows_of(file: Any, name: str, rows: Any, indices: list[int]) -> Tensor:
 
 
 def files_of(folder: Path, named: str | None) -> list[Path]:
-    """List the files with the weights: what is named, the only one, the shards of an index, or all."""
+    """List the files with the weights: the named one, the only one, the shards of an index, or all."""
     if named is not None:
         return _shards(folder / named) if named.endswith(_INDEX) else [folder / named]
     single, index = folder / "model.safetensors", folder / f"model{_INDEX}"

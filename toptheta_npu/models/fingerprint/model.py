@@ -23,19 +23,19 @@ _SCALING = ("attention_multiplier", "query_pre_attn_scalar", "scale_attn_weights
 
 
 def model_fingerprint(model: PreTrainedModel) -> str:
-    """Compute a short text that is the same for the same model and differs between models.
+    """Compute a short text that identifies a model.
 
-    It has one digest each for what thresholds depend on: the geometry, the rotary parameters, and rows of the
-    query and key weights of every layer. Other weights do not count, so that a LoRA of V, output or MLP projections
-    alone leaves the text as it was, though the scores of later layers change with it.
+    Thresholds depend on the geometry, the rotary parameters, and the query and key weights of every layer. The text has
+    one digest for each; the weights count through some of their rows. Other weights do not count. A LoRA of only V,
+    output or MLP projections therefore does not change the text, although it changes the scores of later layers.
 
     Device and dtype do not matter: a bfloat16 or float16 checkpoint gives the same text in float32, bfloat16 and
     float16. Weights that accelerate offloads are read where they are.
 
     Raises:
-        TopThetaNotImplementedError: not one causal attention module with weights of its own per layer, or weights that
-            are quantised in a form that does not tell its numbers.
-        TopThetaValueError: weights on the meta device that nobody fetches.
+        TopThetaNotImplementedError: some layer does not have exactly one causal attention module with its own weights,
+            or the weights are quantised in a form whose numbers cannot be read.
+        TopThetaValueError: weights on the meta device that cannot be fetched.
 
     Example:
         >>> from transformers import LlamaConfig, LlamaForCausalLM
@@ -52,16 +52,16 @@ def model_fingerprint(model: PreTrainedModel) -> str:
 def folder_fingerprint(folder: str | os.PathLike[str]) -> str:
     """Compute the :func:`model_fingerprint` of the model in a folder without building it.
 
-    It is for models that are not in memory as transformers builds them: serving engines fuse and shard the weights.
+    Use it for models in serving engines, which fuse and shard the weights.
 
     Args:
-        folder: with a ``config.json`` and the weights in one or more ``*.safetensors``, as ``save_pretrained``
-            writes them. An index says which files, as for transformers. Only the rows that count are read.
+        folder: folder with a ``config.json`` and the weights in one or more ``*.safetensors``, as ``save_pretrained``
+            writes them. An index selects the files, as in transformers. Only the rows that count are read.
 
     Raises:
         TopThetaTypeError: ``folder`` is not a path.
-        TopThetaValueError: there is no such folder, or its configuration or weights cannot be read.
-        TopThetaNotImplementedError: the weights are not those of a decoder with attention in every layer.
+        TopThetaValueError: the folder does not exist, or its configuration or weights cannot be read.
+        TopThetaNotImplementedError: the weights do not belong to a decoder with attention in every layer.
 
     Example:
         >>> from toptheta_npu.assets import TINY_LLAMA, load_tiny_llama
@@ -77,7 +77,7 @@ def folder_fingerprint(folder: str | os.PathLike[str]) -> str:
         whole = AutoConfig.from_pretrained(path, local_files_only=True)
         config = whole.get_text_config(decoder=True)
         layers = int(config.num_hidden_layers)
-    # whatever a configuration's own checks raise
+    # a configuration's own checks may raise anything
     except Exception as error:
         reason = str(error).split("\n")[0]
         raise TopThetaValueError(str(path / "config.json"), "a transformers configuration", reason) from error

@@ -1,4 +1,4 @@
-"""Digests of settings that a round trip through a file leaves as they are."""
+"""Digests of settings that do not change in a round trip through a file."""
 
 from __future__ import annotations
 

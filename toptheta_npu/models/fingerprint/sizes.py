@@ -1,4 +1,4 @@
-"""How many bytes the weights of a model take, by name: of a model, or of its folder from the files' headers alone."""
+"""Counts the bytes of a model's weights by name: of a loaded model, or of its folder, from only the files' headers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ..._files import file_error
 from .folder import files_of
 
 _WHAT = "a safetensors file"
-#: A header is not longer, says the format.
+#: The longest header that the format allows.
 _MAX_HEADER = 100_000_000
-#: Bytes of the number at the start of a file, the length of its header.
+#: Bytes of the number at the start of a file, which is the length of its header.
 _PREFIX = 8
-#: What loading converts to the dtype of the model; other numbers, such as packed ones, stay as they are.
+#: Dtypes that loading converts to the dtype of the model; other numbers, such as packed ones, stay unchanged.
 _CONVERTED = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
@@ -28,14 +28,14 @@ def sizes_of_model(model: PreTrainedModel) -> dict[str, int]:
 
 
 def sizes_of_folder(folder: Path, config: Any) -> tuple[dict[str, int], torch.dtype]:
-    """Count the bytes that every weight has once it is loaded as it is stored, and give the dtype of the model.
+    """Count the bytes of every weight, loaded as it is stored, and return the dtype of the model.
 
     Args:
-        folder: of the model.
-        config: of the whole model. Where it has no dtype, that of most of the weights counts.
+        folder: folder of the model.
+        config: configuration of the whole model. If it has no dtype, the dtype of most weights counts.
 
     Raises:
-        TopThetaValueError: there are no weights, or a file is none.
+        TopThetaValueError: the folder has no weights, or a file does not hold any.
     """
     entries: dict[str, tuple[str, int, int]] = {}
     for path in files_of(folder, getattr(config, "transformers_weights", None)):

@@ -1,4 +1,4 @@
-"""What a model in memory computes with, by name: plain tensors, quantised ones, and those that accelerate offloads."""
+"""Lists the tensors of a loaded model by name: plain ones, quantised ones, and ones that accelerate offloads."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def entries_of(model: PreTrainedModel) -> dict[str, Any]:
 
 
 def unreadable(what: str, error: Exception | None = None) -> TopThetaNotImplementedError:
-    """Make the error for weights whose numbers cannot be had."""
+    """Make the error for weights whose numbers cannot be read."""
     reason = f" ({shortened(str(error).splitlines()[0])})" if error is not None and str(error) else ""
     return TopThetaNotImplementedError("model", "weights whose numbers can be read", f"{what}{reason}", USE_TAU)
 
@@ -48,10 +48,10 @@ def is_plain(tensor: Tensor) -> bool:
 
 
 def dequantised(name: str, tensor: Tensor) -> Tensor:
-    """Give the numbers of a tensor, quantised or not.
+    """Return the numbers of a tensor, quantised or not.
 
     Raises:
-        TopThetaNotImplementedError: its kind does not tell them.
+        TopThetaNotImplementedError: the numbers of its kind cannot be read.
     """
     if is_plain(tensor):
         return tensor
@@ -66,10 +66,10 @@ def dequantised(name: str, tensor: Tensor) -> Tensor:
 
 @contextmanager
 def fetched(model: PreTrainedModel, name: str, tensor: Tensor) -> Iterator[Tensor]:
-    """Give the tensor, for the time of a context also one that accelerate keeps elsewhere until a layer runs.
+    """Yield the tensor within a context, even if accelerate keeps it elsewhere until a layer runs.
 
     Raises:
-        TopThetaValueError: it is nowhere.
+        TopThetaValueError: its numbers are nowhere.
     """
     if not tensor.is_meta:
         yield tensor.detach()

@@ -1,7 +1,7 @@
 """Rows of the query and key weights of every layer, found by name, and their digest.
 
-A weight is known by its layer and its name within the attention module, such as ``q_proj.weight``, so that
-neither the prefix nor the shard it lies in matters.
+A weight is identified by its layer and its name within the attention module, such as ``q_proj.weight``. Its prefix
+and its shard do not matter.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LARGEST = 65280.0
 _LAYER = re.compile(r"(?P<prefix>(?:[^.]*[^\d.][^.]*\.)*)(?P<layer>\d+)\.(?P<rest>.+)")
 _ATTENTION = re.compile(r"(?:.*\.)?[^.]*att(?:n|ention)[^.]*\.(?P<part>[^.]+\..+)")
 _SCORES = re.compile(r"[qk]_(proj|norm|layernorm)\..+")
-#: Projections that are no part of a score, where query and key are fused with others under any other name.
+#: Projections that are not part of a score. Any other name may fuse query and key with others.
 _NOT_OF_SCORES = frozenset({"v_proj", "o_proj", "out_proj", "c_proj", "dense"})
 _OTHER_TOWERS = re.compile(r"vision|visual|image|audio|speech|encoder")
 
@@ -37,7 +37,7 @@ _OTHER_TOWERS = re.compile(r"vision|visual|image|audio|speech|encoder")
 class Weight(NamedTuple):
     """The shape of a tensor of a state dict, and how rows of it are read, on any device.
 
-    What is no tensor, such as a packed weight, has no shape.
+    An entry that is not a tensor, such as a packed weight, has no shape.
     """
 
     shape: tuple[int, ...] | None
@@ -51,14 +51,14 @@ Weights = Mapping[str, Weight]
 def weight_digests(weights: Weights, layers: int) -> tuple[str, ...]:
     """Compute the digests of the query and key weights of layers 0 to ``layers - 1``, 32 hexadecimal digits each.
 
-    Weights count rounded to bfloat16, those below 2**-16 as 0. From there on float16 holds every bfloat16
-    number and its numbers round to the same bfloat16 ones before and after a conversion, so that every load of
-    a bfloat16 or float16 checkpoint gives the same digest. A float32 checkpoint is rounded once in bfloat16 and
-    twice in float16: in float32 it has both digests.
+    Weights are rounded to bfloat16, and weights below 2**-16 count as 0. From 2**-16 on, float16 holds every bfloat16
+    number, and rounding to bfloat16 gives the same result before and after a conversion. So every load of a bfloat16
+    or float16 checkpoint gives the same digest. A float32 checkpoint is rounded once in bfloat16 and twice in
+    float16: in float32 it has both digests.
 
     Raises:
-        TopThetaNotImplementedError: the names do not tell the attention weights of every layer, or they are in a form
-            that does not tell its numbers.
+        TopThetaNotImplementedError: the names do not show the attention weights of every layer, or the weights are in a
+            form whose numbers cannot be read.
     """
     direct, through_half = hashlib.sha256(), hashlib.sha256()
     for layer, parts in enumerate(_attention_weights(weights, layers)):

@@ -1,6 +1,6 @@
-"""The model of a GGUF file in transformers, if nothing of it would be lost or taken wrongly.
+"""Builds the transformers model of a GGUF file, unless something would be lost or misread.
 
-What llama.cpp writes and takes for each architecture: convert_hf_to_gguf.py and src/llama-model.cpp of
+The sources for each architecture are convert_hf_to_gguf.py and src/llama-model.cpp of
 https://github.com/ggml-org/llama.cpp
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 NO_WAY = "use the model's own checkpoint in place of the GGUF file"
-#: Is told how many tensors are read, and how many there are.
+#: Called with the number of tensors read, and with their total number.
 Progress = Callable[[int, int], None]
 
 #: The architectures by their names in the file, with their classes in transformers.
@@ -56,14 +56,14 @@ _GEMMA_PATTERN, _GEMMA_27B_LAYERS = 6, 62
 def empty_model(
     file: Path, values: Mapping[str, Any], tensors: Sequence[Any], ids: Mapping[str, int | None], dtype: torch.dtype
 ) -> PreTrainedModel:
-    """Make the model of a file's settings without its weights, after a look at everything but these.
+    """Make the model of a file's settings without its weights, after a check of everything but the weights.
 
     Args:
-        file: what errors name.
-        values: its settings.
-        tensors: its tensors, as gguf.GGUFReader has them.
-        ids: the special tokens bos, eos and pad.
-        dtype: of the weights to come.
+        file: path of the file, for error messages.
+        values: settings of the file.
+        tensors: tensors of the file, as gguf.GGUFReader has them.
+        ids: ids of the special tokens bos, eos and pad.
+        dtype: dtype of the weights to load.
 
     Raises:
         TopThetaValueError: settings or tensors are missing or do not fit.
@@ -89,11 +89,11 @@ def empty_model(
 
 
 def load_weights(file: Path, model: PreTrainedModel, tensors: Sequence[Any], progress: Progress | None) -> None:
-    """Multiply the weights out into an empty model, in its dtype.
+    """Dequantise the weights into an empty model, in its dtype.
 
     Raises:
         TopThetaValueError: weights that are not finite in this dtype.
-        TopThetaNotImplementedError: a type of weights that cannot be multiplied out.
+        TopThetaNotImplementedError: a type of weights that cannot be dequantised.
     """
     names, weights = _names(model), {}
     for tensor in tensors:
@@ -201,7 +201,7 @@ def _weight(file: Path, tensor: Any, config: Any) -> Tensor:
     part = tensor.name.split(".")[-2]
     if config.model_type == "llama" and part in ("attn_q", "attn_k"):
         heads = config.num_attention_heads if part == "attn_q" else config.num_key_value_heads
-        # pairs of rotated rows lie together; transformers wants the first of each pair, then the second of each
+        # pairs of rotated rows are adjacent; transformers wants the first of each pair, then the second of each
         weight = weight.reshape(heads, -1, 2, weight.shape[1]).swapaxes(1, 2).reshape(weight.shape)
     if config.model_type == "gemma3_text" and part.endswith("norm"):
         weight = weight - np.float32(1)

@@ -1,4 +1,4 @@
-"""The reader of package gguf, made quick for files with large vocabularies. Importing it needs the extra ``gguf``."""
+"""The reader of package gguf, made faster for large vocabularies. Importing it needs the extra ``gguf``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The tokenizer of a GGUF file, built as llama.cpp builds it.
 
-Compared with llama.cpp on the texts that come with its vocabularies (llama-spm, llama-bpe, gpt-2, starcoder).
-transformers' own loader splits digits and blanks otherwise.
+It was compared with llama.cpp on the texts of its vocabularies (llama-spm, llama-bpe, gpt-2, starcoder).
+transformers' own loader splits digits and blanks differently.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 _PREFIX = "tokenizer.ggml."
 _BLANK = "\N{LOWER ONE EIGHTH BLOCK}"
-#: As GPT-4 splits text, with so many digits together.
+#: Splits text like GPT-4, with this many digits together.
 _GPT_4_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,{digits}}}"
     r"| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-#: ``tokenizer.ggml.pre`` by the way in which it splits text: digits one by one, as GPT-4 does, or by bytes alone.
+#: How each ``tokenizer.ggml.pre`` splits text: digits one by one, like GPT-4, or by bytes only.
 _DIGITS_AND_BYTES = ("smollm", "starcoder", "refact", "command-r")
 _LLAMA_3 = ("llama-bpe", "llama3", "llama-v3")
 _DIGITS_OF_GPT_4 = dict.fromkeys(_LLAMA_3, 3) | {"qwen2": 1}
@@ -77,7 +77,7 @@ def make_tokenizer(file: Path, values: Mapping[str, Any]) -> PreTrainedTokenizer
 
 
 def special_ids(values: Mapping[str, Any]) -> dict[str, int | None]:
-    """Look up the tokens bos, eos, unk and pad; None for one that there is not."""
+    """Look up the tokens bos, eos, unk and pad; None for a missing one."""
     usual = _USUAL_IDS if values.get(f"{_PREFIX}model") == "llama" else {}
     return {name: values.get(f"{_PREFIX}{key}_token_id", usual.get(name)) for name, key in _IDS.items()}
 
@@ -95,7 +95,7 @@ def _tokens(own: Mapping[str, Any]) -> list[str]:
 
 
 def _whole(values: Mapping[str, Any], own: Mapping[str, Any]) -> dict[int, bool]:
-    """Find the tokens that are found whole in a text, and whether they are left out of what a user reads."""
+    """Find the tokens that match whole in a text, and whether they are hidden from the user."""
     ends = set(ends_of_answers(values))
     special = {token: kind in (_UNKNOWN, _CONTROL) or token in ends for token, kind in enumerate(own["token_type"])}
     return {token: special[token] for token, kind in enumerate(own["token_type"])
@@ -126,7 +126,7 @@ def _byte_level(own: Mapping[str, Any], tokens: list[str], pre: str) -> Tokenize
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
     merges = [tuple(merge.split(" ", 1)) for merge in own["merges"]]
-    # words that no merges lead to: llama-bpe has such, and takes them from its vocabulary all the same
+    # words that no merges lead to: llama-bpe has some, and still takes them from its vocabulary
     backend = Tokenizer(models.BPE(_ids(tokens), merges, ignore_merges=pre in _LLAMA_3))
     backend.decoder = decoders.ByteLevel()
     digits = _DIGITS_OF_GPT_4.get(pre)
@@ -161,7 +161,7 @@ def _ids(tokens: list[str]) -> dict[str, int]:
 
 
 def _merges(tokens: list[str], scores: list[float]) -> list[tuple[str, str]]:
-    """List the pairs of tokens that together are a token: those of the best token first."""
+    """List the pairs of tokens that form a token together, the best token's pairs first."""
     ids = _ids(tokens)
     pairs = [
         (score, left, right)
@@ -188,7 +188,7 @@ def _set_first_and_last(backend: Tokenizer, first: str | None, last: str | None)
 
 
 def _check_whole(file: Path, tokenizer: PreTrainedTokenizerBase, tokens: list[str], whole: list[int]) -> None:
-    """Check that each token that stands for itself in a text becomes its own id, and no token another's."""
+    """Check that each token that matches whole in a text gets its own id, and that no token gets another's."""
     for token in whole:
         if (found := tokenizer.encode(tokens[token], add_special_tokens=False)) != [token]:
             expected = "a vocabulary whose control and user-defined tokens stay whole"

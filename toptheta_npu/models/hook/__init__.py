@@ -1,1 +1,1 @@
-"""Put a selection rule into a transformers model and take it out again: attention function, module state, restore."""
+"""Puts a selection rule into a transformers model and takes it out again: attention function, module state, restore."""

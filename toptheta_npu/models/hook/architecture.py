@@ -1,4 +1,4 @@
-"""What a model is made of: its attention modules, its sizes, and whether Top-Theta can run them."""
+"""Finds a model's attention modules and sizes, and whether Top-Theta can run them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def attention_modules(model: PreTrainedModel) -> list[Any]:
     """Find the causal attention modules of the text model, by layer.
 
     Raises:
-        TopThetaNotImplementedError: there is not exactly one per layer.
+        TopThetaNotImplementedError: a layer has none, or several.
     """
     found: dict[int, Any] = {}
     for module in model.modules():
@@ -61,17 +61,17 @@ def sliding_layers(model: PreTrainedModel) -> list[int]:
 
 
 def window_in_words(model: PreTrainedModel) -> str:
-    """Say what `sliding_layers` see."""
+    """Describe in words which tokens `sliding_layers` see."""
     tokens = getattr(text_config(model), "sliding_window", None)
     return f"a sliding window of {tokens} tokens" if tokens else "a sliding window"
 
 
 def check_operator_takes(model: PreTrainedModel) -> None:
-    """Refuse what the operators would refuse in the first decode step, in the model's words.
+    """Refuse a model that the operators would refuse in the first decode step, in the model's words.
 
     Raises:
         TopThetaTypeError: a layer that attends to all tokens has weights in float64.
-        TopThetaNotImplementedError: its heads have a size that the operators do not take.
+        TopThetaNotImplementedError: such a layer's heads have a size that the operators do not take.
     """
     sliding, config = sliding_layers(model), text_config(model)
     for index, module in enumerate(attention_modules(model)):
@@ -88,7 +88,7 @@ def check_operator_takes(model: PreTrainedModel) -> None:
 
 
 def _head_dim(module: nn.Module, config: Any) -> tuple[str, int]:
-    """Find the size of a layer's heads, and what the model calls it."""
+    """Find the size of a layer's heads, and the model's name for it."""
     for name in ("qk_head_dim", "head_dim", "head_size"):
         size = getattr(module, name, None)
         if isinstance(size, int):

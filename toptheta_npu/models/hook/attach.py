@@ -1,4 +1,4 @@
-"""Hanging a rule on every attention module of a model, and taking it off again whatever happens."""
+"""Attaches a rule to every attention module of a model, and always detaches it again."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _ENTERING = threading.Lock()
 
 @contextmanager
 def attached(model: PreTrainedModel, rule_of: Callable[[int], Rule]) -> Iterator[ForwardRows]:
-    """Run the attention of layer ``l`` of ``model`` by ``rule_of(l)`` within the context, in any thread.
+    """Run the attention of layer ``l`` of ``model`` under ``rule_of(l)`` within the context, in any thread.
 
-    Layers with a sliding window stay as they are.
+    Layers with a sliding window are not changed.
 
     Raises:
         TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: as `check_model`, before

@@ -1,9 +1,8 @@
 """The attention function that transformers calls.
 
-It is registered under one name together with a mask function (without that a prefill would silently lose
-causality), once and for good, and does nothing by itself: a module without a rule of ours runs the
-original implementation. What a sparsified module does lies in a `LayerState` that hangs on it; what it
-knows of the call at hand is a matter of the thread, since several may run one model.
+It is registered once, under one name, together with a mask function: without that a prefill would silently lose
+causality. It does nothing by itself: a module without a rule runs the original implementation. The `LayerState`
+attached to a module holds its rule. The state of a call belongs to its thread, since several threads may run one model.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ STATE = "_toptheta_state"
 
 _PACKED = "run packed sequences as a padded batch"
 _SPARSE = "the model chooses its keys by itself; use one whose layers attend to all of them"
-#: Keyword arguments of attention functions that change the attention, and the way round.
+#: Keyword arguments of attention functions that change the attention, and what to do instead.
 _UNSUPPORTED = {
     "softcap": "Top-Theta does not know soft-capped scores; use a model without attn_logit_softcapping",
     "sinks": "Top-Theta takes attention sinks as s_aux; use a model that passes them so, such as GPT-OSS",
@@ -43,13 +42,13 @@ _UNSUPPORTED = {
     "indices": _SPARSE,
     "block_indices": _SPARSE,
 }
-#: Rows whose mask is made at once where there are sinks: it has a number of its own for every head.
+#: Rows whose mask is made at once if the model has sinks: such a mask has one number per head.
 _ROWS_PER_MASK = 256
 
 
 @dataclass(frozen=True)
 class AttentionCall:
-    """One call of the attention function: query [B, Hq, Q, D]; key, value [B, Hkv, S, D]; where its rows lie."""
+    """One call of the attention function: query [B, Hq, Q, D]; key, value [B, Hkv, S, D]; its rows' visible keys."""
 
     module: nn.Module
     query: Tensor
@@ -63,7 +62,7 @@ class AttentionCall:
     cached: CachedLayer | None
 
     def dense(self) -> Tensor:
-        """Run the original implementation: [B, Hq, Q, D]. A step over an int8 cache is one that keeps everything."""
+        """Run the original implementation: [B, Hq, Q, D]. A step over an int8 cache keeps every key instead."""
         if self.antiquant and self.query.shape[2] == 1:
             everything = torch.full((self.query.shape[1],), -torch.inf, dtype=torch.float32, device=self.query.device)
             return incremental_attention(
@@ -77,32 +76,32 @@ class AttentionCall:
 
     @property
     def learnable_sink(self) -> Tensor | None:
-        """One more logit per query head, float32 [Hq]; None where the model has none."""
+        """One more logit per query head, float32 [Hq]; None if the model has none."""
         sink: Tensor | None = self.options.get("s_aux")
         return None if sink is None else sink.detach().float()
 
     @property
     def antiquant(self) -> dict[str, Any]:
-        """Scales and modes of an int8 cache, as the operators take them; nothing where key and value are not int8."""
+        """Scales and modes of an int8 cache, as the operators take them; empty if key and value are not int8."""
         if self.cached is None or self.key.dtype is not torch.int8:
             return {}
         return self.cached.antiquant
 
     def dequantised(self) -> tuple[Tensor, Tensor]:
-        """Take key and value [B, Hkv, S, D], int8 ones for what they stand for."""
+        """Return key and value [B, Hkv, S, D], dequantised if they are int8."""
         if self.cached is None or self.key.dtype is not torch.int8:
             return self.key, self.value
         return self.cached.dequantised(self.key, self.value)
 
     def value_mean(self) -> Tensor:
-        """Compute the mean of the valid V rows that each new token sees, as `CachedLayer.value_mean` has it."""
+        """Compute the mean of the valid V rows that each new token sees, as `CachedLayer.value_mean` does."""
         if self.cached is None:
             return value_mean_without_cache(self.value, self.rows)
         return self.cached.value_mean(self.value, self.rows)
 
     @property
     def prompt(self) -> dict[str, Any]:
-        """Key, value and the arguments that say where the rows lie, as prefill functions take them."""
+        """Key, value and the arguments that locate the rows, as prefill functions take them."""
         key, value = (rows.to(self.query.dtype) for rows in self.dequantised())
         return {
             "key": key[:, :, : self.rows.span],
@@ -115,19 +114,19 @@ class AttentionCall:
 
 
 class Rule(Protocol):
-    """What a sparsified layer does instead of dense attention."""
+    """The attention of a sparsified layer, which replaces dense attention."""
 
     def attend(self, call: AttentionCall) -> Tensor:
         """Compute the attention output [B, Hq, Q, D]."""
 
 
 class LayerState:
-    """What hangs on a sparsified attention module.
+    """The state of a sparsified attention module.
 
     Attributes:
-        index: the layer.
-        rule: what it does.
-        rows: shared by all layers of the context.
+        index: index of the layer.
+        rule: rule of the layer.
+        rows: finds the rows of a pass; all layers of the context share it.
     """
 
     def __init__(self, index: int, rule: Rule, rows: ForwardRows) -> None:
@@ -138,7 +137,7 @@ class LayerState:
         self._asked: CachedLayer | None = None
 
     def before_forward(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Look up the cache layer in the module's call. The attention function itself is not given the cache."""
+        """Look up the cache layer in the module's call. The attention function itself does not get the cache."""
         cached = look_at_cache(cache_among(args, kwargs), self.index, self.rows)
         if cached is not None:
             cached.ask_for_numbers()
@@ -150,7 +149,7 @@ class LayerState:
         return _no_state, ()
 
     def leave(self) -> None:
-        """Take back what a call that was interrupted had asked of its cache."""
+        """Undo the request that an interrupted call made of its cache."""
         if self._asked is not None:
             self._asked.ask_for_numbers(False)
 
@@ -175,7 +174,7 @@ def _no_state() -> None:
 
 
 def register() -> None:
-    """Make the name known to transformers. Further calls change nothing."""
+    """Register the name with transformers. Further calls change nothing."""
     if NAME not in AttentionInterface._global_mapping:
         AttentionMaskInterface.register(NAME, sdpa_mask)
         AttentionInterface.register(NAME, attention_forward)
@@ -226,7 +225,7 @@ def dense_attention(
 ) -> Tensor:
     """Run PyTorch's attention as transformers does: query [B, Hq, Q, D], key and value [B, Hkv, S, D] -> [B, Q, Hq, D].
 
-    PyTorch's attention knows no sinks. Here ``s_aux`` [Hq] are the scores of one more key, whose V row is 0.
+    PyTorch's attention has no sinks. Here ``s_aux`` [Hq] are the scores of one more key, whose V row is 0.
     """
     if s_aux is None:
         return _attend(module, query, key, value, mask, options)
@@ -255,7 +254,7 @@ def _attend(
 
 
 def _as_query(rows: Tensor, query: Tensor) -> Tensor:
-    """Convert K or V rows, except int8 ones, to the query's dtype. Under autocast, V has another where no cache is."""
+    """Convert K or V rows, except int8 ones, to the query's dtype. Under autocast without a cache, V has another."""
     return rows if rows.dtype in (query.dtype, torch.int8) else rows.to(query.dtype)
 
 

@@ -1,4 +1,4 @@
-"""What a context changes on the attention modules of a model, and the name in its configuration."""
+"""Changes the attention modules of a model and the name in its configuration for a context."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .attention import NAME, STATE, LayerState
 
 
 def patch_state(module: nn.Module, state: LayerState) -> Callable[[], None]:
-    """Hang ``state`` on ``module``, and show it every call before hooks of the user. Return what undoes this."""
+    """Attach ``state`` to ``module``; it sees calls before the user's hooks. Return a function that undoes this."""
     setattr(module, STATE, state)
     hook = module.register_forward_pre_hook(_show_call, prepend=True, with_kwargs=True)
 
@@ -33,7 +33,7 @@ def _show_call(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 def _check_name(config: Any) -> None:
-    """Raise if somebody chose another attention meanwhile: transformers would run that one in place of ours."""
+    """Raise if another attention was chosen meanwhile: transformers would run that one instead of ours."""
     chosen = config._attn_implementation
     if chosen != NAME:
         raise TopThetaValueError(
@@ -56,7 +56,7 @@ _LOCK = threading.Lock()
 
 
 def patch_name(config: Any) -> Callable[[], None]:
-    """Put ``config`` under our name. Return a function that undoes this, unless somebody chose another name since."""
+    """Set our name in ``config``. Return a function that undoes this, unless the name was changed since."""
     with _LOCK:
         lent = _LENT.setdefault(id(config), _Lent(config, config._attn_implementation))
         if config._attn_implementation != NAME:

@@ -1,4 +1,4 @@
-"""What ``generate`` does otherwise within a context: the cache it makes, and when drafts begin."""
+"""Changes ``generate`` within a context: which cache it makes, and when drafts begin."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from ..caches.visible_keys import ForwardRows
 def generating(model: PreTrainedModel, rows: ForwardRows) -> Iterator[None]:
     """Let ``generate`` of ``model`` use a `GrowingCache` and keep drafts out of a prompt's call, within the context.
 
-    A cache that the caller passes, or names by ``cache_implementation``, stays what it is. ``rows`` are told how many
-    tokens there are to verify.
+    A cache that the caller passes, or names by ``cache_implementation``, does not change. ``rows`` records how many
+    tokens each call verifies.
     """
     original = type(model)
     model.__class__ = _with_growing_cache(original, rows)
@@ -52,7 +52,7 @@ def _with_growing_cache(original: type[PreTrainedModel], rows: ForwardRows) -> A
 
         def _get_candidate_generator(self, *args: Any, **kwargs: Any) -> Any:
             drafts = super()._get_candidate_generator(*args, **kwargs)
-            # those that need the model's outputs draft nothing before it has run
+            # generators that need the model's outputs draft nothing before it has run
             return drafts if getattr(drafts, "requires_model_outputs", False) else _AfterThePrompt(drafts, rows)
 
     # models write the name of their class into their configuration
@@ -62,10 +62,10 @@ def _with_growing_cache(original: type[PreTrainedModel], rows: ForwardRows) -> A
 
 
 class _AfterThePrompt:
-    """A candidate generator whose drafts begin with the second call. It counts as one that rejected the first ones.
+    """A candidate generator whose drafts begin with the second call, as if the first ones had been rejected.
 
-    transformers verifies the first drafts in the call of the prompt. There they would be dense as the prompt is, and
-    other tokens than without drafts might come out.
+    transformers verifies the first drafts in the call of the prompt. There they would be dense, like the prompt, and
+    the result might differ from decoding without drafts.
     """
 
     def __init__(self, drafts: Any, rows: ForwardRows) -> None:
