@@ -67,12 +67,12 @@ def test_a_killed_worker_fails_its_requests_and_the_server(server: Server) -> No
     assert "EngineDeadError" in server.log.read_text()
 
 
-@pytest.mark.parametrize("rule", ["tau", "table"])
-def test_a_server_after_that_starts_anew_by_an_option_in_readme(tmp_path: Path, rule: str) -> None:
-    starts = [each.text for each in commands(ROOT / "README.md") if each.text.startswith("vllm serve")]
+@pytest.mark.parametrize(("page", "rule"), [("README.md", "tau"), ("docs/serving.md", "table")])
+def test_a_server_after_that_starts_anew_by_an_option_of_a_page(tmp_path: Path, page: str, rule: str) -> None:
+    starts = [each.text for each in commands(ROOT / page) if each.text.startswith("vllm serve")]
     (command,) = (text for text in starts if f'"{rule}"' in text)
     _, _, _, option, value = shlex.split(command)
-    value = value.replace("llama.theta", str(TABLE))
+    value = value.replace("model.theta", str(TABLE))
     aim = {name: given for name, given in json.loads(value)["top_theta"].items() if name != "table"}
     (ids,) = prompts(1500, seed=8)  # long enough not to be decoded densely
     with serve(tmp_path, option, value, environment=with_counts(tmp_path)) as again:
