@@ -12,32 +12,31 @@ from .kinds import RowPlacement
 
 
 class ThresholdExtrapolationWarning(UserWarning):
-    """Thresholds were asked for at row lengths beyond the calibrated ones."""
+    """Thresholds were requested for rows longer than the calibrated ones."""
 
 
 class MeanDiscardedMassWarning(UserWarning):
-    """``sdc="offline"`` is to use the mean discarded mass, which a few rows make far too large for most."""
+    """``sdc="offline"`` uses the mean discarded mass, which a few rows make far too large for most."""
 
 
 @dataclass(frozen=True, eq=False)
 class ThresholdsAtK:
     """Thresholds of one target on one device, a row per length.
 
-    A decode step is one indexing operation without host synchronisation: ``theta[layer][n]`` with n an
-    int64 device tensor [B] gives [B, Hq]; :meth:`rows` clamps first, and heeds a ``dense_below`` beyond N.
+    A decode step takes one indexing operation without host synchronisation: ``theta[layer][n]`` with n an
+    int64 device tensor [B] gives [B, Hq]. :meth:`rows` clamps n first, and respects a ``dense_below`` beyond N.
 
     Attributes:
-        k: elements to keep per row; None for a probability.
+        k: elements to keep per row; None if the threshold is tau.
         placement: ``"pre_softmax"`` (theta in units of the scaled score), ``"post_softmax"`` or ``"sampled_softmax"``.
         longest: N, the last length with a row of its own.
         layer_targets: the effective k of every layer.
-        dense_up_to: the length of the longest row of every layer that is dense: its effective k, or ``dense_below``
-            less one.
-        theta: per layer float32 [N+1, Hq]; -inf in the rows 0 to ``dense_up_to``. With a ``dense_below`` beyond N,
-            row N alone is that of the longer rows which are not dense.
+        dense_up_to: the length of the longest dense row of every layer: its effective k, or ``dense_below`` minus one.
+        theta: per layer float32 [N+1, Hq]; -inf in the rows 0 to ``dense_up_to``. With a ``dense_below`` beyond N, only
+            row N has thresholds; it serves the longer rows that are not dense.
         discarded_mass: per layer float32 [N+1, Hq] relative to exp(row max), 0 where theta is -inf;
             None if the table has none.
-        aims: per layer int32 [N+1], the elements that a row aims at unless it is dense.
+        aims: per layer int32 [N+1], the number of elements that a row aims at unless it is dense.
         dense_below: rows of fewer keys are dense.
     """
 
@@ -52,7 +51,7 @@ class ThresholdsAtK:
     dense_below: int = 0
 
     def rows(self, layer: int, lengths: Tensor) -> Tensor:
-        """Look up the thresholds of rows of any length; those above N use row N if they are not dense.
+        """Look up the thresholds of rows of any length; rows longer than N use row N if they are not dense.
 
         Works under torch.compile.
 
@@ -65,21 +64,21 @@ class ThresholdsAtK:
 
         Raises:
             TopThetaTypeError: ``lengths`` are not integers.
-            TopThetaValueError: there is no such layer.
+            TopThetaValueError: the model has no such layer.
         """
         return self._rows(self.theta, layer, lengths)
 
     def row(self, layer: int, length: int) -> Tensor:
-        """Look up the thresholds of one length that the host knows, as :meth:`rows` does: a view, float32 [Hq]."""
+        """Look up the thresholds of one length, known to the host, like :meth:`rows`: a view, float32 [Hq]."""
         place = 0 if length < self.dense_below else min(length, self.longest)
         return self.theta[layer][place]
 
     def discarded_mass_rows(self, layer: int, lengths: Tensor) -> Tensor:
-        """Look up the offline estimate of the discarded mass, as :meth:`rows` does the thresholds.
+        """Look up the offline estimate of the discarded mass for rows of any length, like :meth:`rows`.
 
         Raises:
             TopThetaTypeError: ``lengths`` are not integers.
-            TopThetaValueError: there is no such layer, or the table has no discarded mass.
+            TopThetaValueError: the model has no such layer, or the table has no discarded mass.
         """
         if self.discarded_mass is None:
             raise TopThetaValueError(
@@ -88,7 +87,7 @@ class ThresholdsAtK:
         return self._rows(self.discarded_mass, layer, lengths)
 
     def aim_rows(self, layer: int, lengths: Tensor) -> Tensor:
-        """Look up how many elements rows of any length aim at, as :meth:`rows` does the thresholds.
+        """Look up the number of elements that rows of any length aim at, like :meth:`rows`.
 
         Returns:
             int32 [...].
@@ -99,7 +98,7 @@ class ThresholdsAtK:
         return self._rows(self.aims, layer, lengths)
 
     def places(self, lengths: Tensor) -> Tensor:
-        """Find the rows of ``theta`` and its like that hold for rows of any length, as :meth:`rows` does.
+        """Find the index in ``theta`` and the other tensors for rows of any length, like :meth:`rows`.
 
         Returns:
             int64 [...].

@@ -1,4 +1,4 @@
-"""Checks a threshold table, whether it was calibrated, loaded or put together by hand."""
+"""Checks a threshold table, whether calibrated, loaded or made by hand."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DTYPES = {
     "key_cache_scale": torch.float32,
     "value_cache_scale": torch.float32,
 }
-#: Groups of tensors that a table may lack; it has all of a group or none.
+#: Groups of optional tensors; a table has all tensors of a group or none.
 OPTIONAL_GROUPS = (("discarded_mass",), ("key_cache_scale", "value_cache_scale"))
 OPTIONAL = {name for group in OPTIONAL_GROUPS for name in group}
 #: The fields of a table by name.

@@ -14,7 +14,7 @@ from .grid import ThresholdGrid
 from .kinds import UNITS
 from .text import form_of
 
-#: Larger files are not read: 4 GiB, several times what a table for the largest models takes.
+#: Larger files are not read: 4 GiB, several times the size of a table for the largest models.
 MAX_FILE_BYTES = 2**32
 
 METADATA_KEY = TABLE_KEY

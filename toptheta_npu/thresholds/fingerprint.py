@@ -1,6 +1,6 @@
-"""Gives a model's fingerprint a text form, and says how two of them differ.
+"""Writes a model's fingerprint as text, and names the differences between two fingerprints.
 
-The digests themselves are made in `toptheta_npu.models`, from a model in memory or from its folder.
+`toptheta_npu.models` computes the digests, from a model in memory or from its folder.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ _FORM = re.compile(r"([^:]+):geometry=([0-9a-f]{16}):rotary=([0-9a-f]{16}):weigh
 
 
 class Fingerprint(NamedTuple):
-    """Digests of what thresholds depend on, in hexadecimal digits.
+    """Digests of everything that thresholds depend on, in hexadecimal digits.
 
     Attributes:
-        model_type: as in the model's configuration.
-        geometry: 16 digits, of the sizes and the score scaling.
-        rotary: 16 digits, of the rotary parameters.
-        weights: 32 digits each, of the query and key weights as every load of a bfloat16 or float16 checkpoint
-            has them; a second one for a model in float32 whose weights float16 would round to others.
+        model_type: model type in the model's configuration.
+        geometry: digest of the sizes and the score scaling, 16 digits.
+        rotary: digest of the rotary parameters, 16 digits.
+        weights: digests of the query and key weights, 32 digits each. Every load of a bfloat16 or float16 checkpoint
+            gives the same one. A float32 model has a second one if float16 would round its weights to others.
 
     Example:
         >>> str(Fingerprint("llama", "0" * 16, "1" * 16, ("2" * 32,)))
@@ -37,13 +37,13 @@ class Fingerprint(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Fingerprint | None:
-        """Read the parts of ``text``; None where it is a name of another form."""
+        """Read the parts of ``text``; None if it is a name of another form."""
         match = _FORM.fullmatch(text)
         return match and cls(match[1], match[2], match[3], tuple(match[4].split("+")))
 
 
 def differences(one: str, other: str) -> list[str]:
-    """Name what differs between the models behind two fingerprints; nothing for the same model.
+    """Name the differences between the models behind two fingerprints; empty for the same model.
 
     Example:
         >>> model = Fingerprint("llama", "0" * 16, "1" * 16, ("2" * 32,))

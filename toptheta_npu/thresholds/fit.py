@@ -17,20 +17,20 @@ from .knots import Floats, Integers
 
 @dataclass(frozen=True, eq=False)
 class ThresholdFit:
-    """A few coefficients per (k, layer, head) in place of one threshold per row length.
+    """A few coefficients per (k, layer, head) instead of one threshold per row length.
 
     Pre-softmax, theta = c0 + c1/n + c2*log n; post-softmax, log theta = c0 + c1*log n.
 
     Attributes:
-        coefficients: float64 [K, L, Hq, C], C = 3 (pre) or 2 (post); c0 is -inf where a head has no
-            thresholds to fit, and trailing coefficients are 0 where it has fewer than C.
+        coefficients: float64 [K, L, Hq, C], C = 3 (pre) or 2 (post). c0 is -inf if a head has no thresholds to fit;
+            trailing coefficients are 0 if it has fewer than C.
     """
 
     placement: Placement
     coefficients: Tensor
 
     def predict(self, lengths: Tensor | Sequence[int]) -> Tensor:
-        """Predict thresholds at ``lengths``, in the unit of the table; dense rows are not treated specially.
+        """Predict thresholds at ``lengths``, in the unit of the table, without special treatment of dense rows.
 
         Args:
             lengths: integers [N], at least 1: a tensor, an array or a list.
@@ -81,7 +81,7 @@ def _least_squares(basis: Floats, values: Floats, weights: Floats, terms: Intege
     root = np.sqrt(weights)
     used = np.arange(basis.shape[1]) < terms[..., None]
     matrix = root[..., None] * basis * used[..., None, :]
-    # The columns have very different sizes. Scaled to the same one, a column counts as absent only if it is so.
+    # The columns have very different sizes. Scaled to the same size, only an absent column counts as absent.
     norm = np.sqrt((matrix**2).sum(axis=-2))
     norm[norm == 0] = 1.0
     # R of the QR decomposition and Q'y at once, so that the singular values are those of small matrices

@@ -1,4 +1,4 @@
-"""Holds the data of a table: numbers at knots of k and of row length, with where they come from."""
+"""Holds the data of a table: numbers at knots of k and of row length, with their origin."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class ThresholdGrid:
         return torch.maximum(self.k[:, None], torch.tensor(self.layer_k, dtype=torch.int64, device="cpu"))
 
     def layer_targets(self, k: int) -> list[int]:
-        """Give the elements that each layer keeps when ``k`` is asked for: ``max(k, layer_k[l])``.
+        """Return the number of elements that each layer keeps at ``k``: ``max(k, layer_k[l])``.
 
         Raises:
             TopThetaTypeError: ``k`` is not an int.

@@ -68,7 +68,7 @@ def _boundaries(knots: tuple[int, ...]) -> list[int]:
 
 
 class Places(NamedTuple):
-    """Tell where N rows lie between the knots: above ``low`` by ``weight`` of the way to ``high``, in the logarithm.
+    """The places of N rows between the knots: a fraction ``weight`` of the way from ``low`` to ``high``, in log length.
 
     A row on a knot, or beyond the last one, has ``low == high`` and weight 0.
     """
@@ -90,7 +90,7 @@ def locate(knots: Integers, positions: Integers, least: int = 0) -> Places:
 
 
 def lerp(low: Floats, high: Floats, weight: Floats | float) -> Floats:
-    """Mix ``low`` at weight 0 and ``high`` at 1; of a finite and an infinite end take the lower, which keeps more."""
+    """Interpolate from ``low`` at weight 0 to ``high`` at 1. If one end is infinite, take the lower: it keeps more."""
     with np.errstate(invalid="ignore"):
         mixed = high * weight
         mixed += low * (1.0 - weight)
@@ -101,7 +101,7 @@ def lerp(low: Floats, high: Floats, weight: Floats | float) -> Floats:
 
 
 def interpolate(values: Floats, knots: Integers, lengths: Integers) -> Floats:
-    """Interpolate linearly in log length; outside the knots take the nearest one's value.
+    """Interpolate linearly in log length; outside the knots, use the value of the nearest knot.
 
     Args:
         values: float64 [..., R], one value per knot.
@@ -118,7 +118,7 @@ def interpolate(values: Floats, knots: Integers, lengths: Integers) -> Floats:
 def fill_gaps(values: Floats, known: NDArray[np.bool_], wanted: NDArray[np.bool_], knots: Integers) -> Floats:
     """Fill the wanted but unknown entries of ``values`` [..., R] from the known ones of their row.
 
-    Rows without a known entry are returned as they came.
+    Rows without a known entry do not change.
     """
     filled = values.copy()
     flat = filled.reshape(-1, len(knots))

@@ -23,14 +23,14 @@ _MAX_BYTES = 32 * 2**30
 
 
 class Lookup:
-    """Do the work of `ThresholdTable.at`: once what depends on the table, and the rest for each target.
+    """Do the work of `ThresholdTable.at`: work that depends only on the table once, the rest for each target.
 
-    Between knots theta, or after the softmax its logarithm, is linear in the logarithms of k and of the length.
+    Between knots, theta (after the softmax its logarithm) is linear in the logarithms of k and of the length.
 
     Args:
         table: the table.
         max_length, form: as ``max_length`` and ``lookup`` of ``ThresholdTable.at``.
-        discarded_mass: whether the table's discarded mass is wanted.
+        discarded_mass: whether to look up the table's discarded mass.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Lookup:
         self.longest = max_length or int(table.lengths[-1])
         _check_size(table, self.longest)
         self._table = table
-        # [K, L, R, Hq]: all heads of a row lie together
+        # [K, L, R, Hq]: all heads of a row are adjacent
         self._lines = np.ascontiguousarray(line_of(table.placement, table.theta).swapaxes(2, 3))
         self._masses: Floats | None = None
         if discarded_mass and table.discarded_mass is not None:
@@ -60,9 +60,9 @@ class Lookup:
         table = self._table
         target.check(table)
         destination = _checked_device(device)
-        # so that they can be written to outside of an inference mode that holds now
+        # so that they can be written to after an active inference mode ends
         with torch.inference_mode(False):
-            # the last row stands for all that are longer, of which some are not dense
+            # the last row serves all longer rows, and some of these are not dense
             below, targets = min(target.dense_below, self.longest), table.layer_targets(target.k)
             layers = [
                 self._layer(layer, layer_target, max(layer_target, below - 1), destination)
@@ -82,7 +82,7 @@ class Lookup:
         )
 
     def _layer(self, layer: int, target: int, dense_up_to: int, device: torch.device) -> tuple[Any, ...]:
-        """Work out thresholds, discarded mass and aims of a layer."""
+        """Compute thresholds, discarded mass and aims of a layer."""
         table, lengths = self._table, np.arange(self.longest + 1)
         by_k = locate(table.k.numpy(), np.array([target]), table.layer_k[layer])
         low, high, weight = int(by_k.low[0]), int(by_k.high[0]), float(by_k.weight[0])
@@ -104,8 +104,8 @@ class Lookup:
     ) -> Floats:
         """Interpolate ``values`` [K, L, R, Hq] of one knot of k, or follow ``fit``, at ``lengths``: float64 [N, Hq].
 
-        Only lengths above the calibrated k carry a calibrated value. Below them the first such value is used: for a k
-        between two knots it stands in for "nearly everything", which is what it means there. Without any, it is -inf.
+        Only lengths above the calibrated k have a calibrated value. Shorter rows use the first such value: for a k
+        between two knots it keeps nearly everything there. Without any value, it is -inf.
         """
         knots = self._table.lengths.numpy()
         usable = knots > int(self._table.calibrated_targets[k_index, layer])
@@ -123,7 +123,7 @@ class Lookup:
         return theta.astype(np.float32).T
 
     def warn_beyond(self, stacklevel: int) -> None:
-        """Warn if there are thresholds beyond the calibrated lengths."""
+        """Warn if thresholds reach beyond the calibrated lengths."""
         table, calibrated = self._table, int(self._table.lengths[-1])
         if self.longest <= calibrated:
             return

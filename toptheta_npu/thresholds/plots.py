@@ -1,4 +1,4 @@
-"""Plots theta over the row length with the fitted function. It needs the extra ``plot``."""
+"""Plots theta over the row length with the fitted function. Needs the extra ``plot``."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def save_plot(table: ThresholdTable, k: int, layer: int | None, folder: Path) ->
 
     Args:
         table: the table.
-        k: within the calibrated range.
-        layer: to draw alone; None: the first, a middle and the last of those that have thresholds.
-        folder: where the file goes.
+        k: elements to keep per row, within the calibrated range.
+        layer: the only layer to draw; None: the first, a middle and the last layer with thresholds.
+        folder: folder of the file.
 
     Raises:
         TopThetaValueError: no layer to draw has thresholds at this k, or the file cannot be written.

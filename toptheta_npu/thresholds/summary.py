@@ -1,4 +1,4 @@
-"""Summarises a table for people and programs: plain dicts and lists, None where there is nothing."""
+"""Summarises a table for people and programs as plain dicts and lists, with None for missing values."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from ..errors import TopThetaValueError, shown
 from .table import ThresholdTable
 
 _SHOWN_LENGTHS = 4
-#: What tells in the provenance of a table why some of its layers are dense.
+#: The key in a table's provenance that says why some of its layers are dense.
 _WHY_DENSE = "dense layers"
 
 
 def summarise(table: ThresholdTable, k: int | None = None, layer: int | None = None) -> dict[str, Any]:
-    """Gather everything that ``toptheta inspect`` tells.
+    """Gather everything that ``toptheta inspect`` shows.
 
     Args:
         table: the table.
-        k: for thresholds and gaps; None: the middle one of the calibrated k.
-        layer: its heads one by one; None: all layers, over their heads.
+        k: the k whose thresholds and gaps to show; None: the middle one of the calibrated k.
+        layer: the layer whose heads to show one by one; None: all layers, summarised over their heads.
 
     Raises:
-        TopThetaTypeError, TopThetaValueError: ``k`` is outside the calibrated range, or there is no such layer.
+        TopThetaTypeError, TopThetaValueError: ``k`` is outside the calibrated range, or the layer does not exist.
     """
     k = int(table.k[len(table.k) // 2]) if k is None else k
     lengths = shown_lengths(table, k)
@@ -40,7 +40,7 @@ def summarise(table: ThresholdTable, k: int | None = None, layer: int | None = N
 
 
 def in_words(table: ThresholdTable, ks: Sequence[int] | None = None) -> str:
-    """Say what a table is, in a line; ``ks`` in place of its own k.
+    """Describe a table in one line; ``ks`` replaces its own k.
 
     Example:
         >>> from toptheta_npu import ThresholdTable
@@ -59,7 +59,7 @@ def in_words(table: ThresholdTable, ks: Sequence[int] | None = None) -> str:
 
 
 def header(table: ThresholdTable) -> dict[str, Any]:
-    """Gather what holds for the whole table."""
+    """Gather the facts about the whole table."""
     return {
         "placement": table.placement,
         "unit": table.unit,
@@ -80,7 +80,7 @@ def header(table: ThresholdTable) -> dict[str, Any]:
 
 
 def told_dense(layers: Sequence[int], why: str) -> dict[str, str]:
-    """Write for the provenance of a table why ``layers`` are dense; nothing where there are none.
+    """Write the provenance entry that says why ``layers`` are dense; empty without such layers.
 
     Example:
         >>> told_dense([0, 2], "a sliding window")
@@ -90,7 +90,7 @@ def told_dense(layers: Sequence[int], why: str) -> dict[str, str]:
 
 
 def dense_layers(table: ThresholdTable) -> dict[str, list[int]]:
-    """List the layers that have no threshold at all, by why that is so."""
+    """List the layers without any threshold, grouped by the reason."""
     why, told = _told(table.provenance)
     found: dict[str, list[int]] = {}
     for layer in (table.theta == -math.inf).transpose(0, 1).flatten(1).all(1).nonzero().flatten().tolist():
@@ -147,7 +147,7 @@ def heads_of(table: ThresholdTable, k: int, layer: int, lengths: list[int]) -> l
 
 
 def _spread(heads: Tensor) -> dict[str, float | int] | None:
-    """Take mean, least and most over the heads that are not dense; None where all are."""
+    """Compute mean, least and most over the heads that are not dense; None if all are."""
     known = heads[heads.isfinite()].double()
     if not len(known):
         return None

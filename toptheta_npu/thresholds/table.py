@@ -1,4 +1,4 @@
-"""The public table: thresholds with what one does with them."""
+"""The public table of thresholds: look-up, fit, files."""
 
 from __future__ import annotations
 
@@ -34,20 +34,21 @@ class ThresholdTable(ThresholdGrid):
             post-softmax a probability. An element is kept when it is strictly greater; -inf is dense.
         k: int64 [K], ascending: the knots in elements kept per row.
         lengths: int64 [R], ascending, R <= 128, up to 2**24: the knots in row length.
-        counts: int64 [L, Hq, R], calibration rows behind each knot; 0 where filled from neighbours.
-        std: float32 [K, L, Hq, R], spread of the rows' own thresholds (0 but for Algorithm 1).
+        counts: int64 [L, Hq, R], number of calibration rows behind each knot; 0 if filled from neighbours.
+        std: float32 [K, L, Hq, R], standard deviation of the rows' own thresholds (0 except for Algorithm 1).
         placement: ``"pre_softmax"`` or ``"post_softmax"``.
         estimator: ``"algorithm1"`` (mean of the rows' own thresholds) or ``"pooled"`` (k kept on average).
-        alpha: how many standard deviations were added to theta.
-        layer_k: per layer the least k, 0 for none: layer l keeps ``max(k, layer_k[l])`` elements, and ``theta[i, l]``
-            is that of ``max(k[i], layer_k[l])``.
-        fingerprint: of the model that was calibrated.
-        provenance: what was calibrated on, str to str.
-        discarded_mass: float32 [K, L, Hq, R] or None: the rows' typical exp-sum of the elements not kept,
-            relative to exp(row max), for the offline softmax denominator compensation.
-        discarded_statistic: what "typical" is: ``"geometric_mean"``, or ``"mean"`` as in the paper; None: not known.
-        key_cache_scale, value_cache_scale: float32 [L, Hkv, D], both or None: the step of symmetric 8-bit integers for
-            every channel of a key and of a value.
+        alpha: number of standard deviations added to theta.
+        layer_k: least k of each layer, 0 for none. Layer l keeps ``max(k, layer_k[l])`` elements, and ``theta[i, l]``
+            was calibrated for ``max(k[i], layer_k[l])``.
+        fingerprint: fingerprint of the calibrated model.
+        provenance: description of the calibration data, str to str.
+        discarded_mass: float32 [K, L, Hq, R] or None: the typical sum of exp over a row's discarded elements,
+            relative to exp(row max), for ``sdc="offline"``.
+        discarded_statistic: which mean "typical" is: ``"geometric_mean"``, or ``"mean"`` as in the paper; None: not
+            known.
+        key_cache_scale, value_cache_scale: float32 [L, Hkv, D], both or None: the quantisation step of symmetric 8-bit
+            integers for every channel of a key and of a value.
 
     Raises:
         TopThetaTypeError: a tensor or header field has the wrong type.
@@ -80,24 +81,23 @@ class ThresholdTable(ThresholdGrid):
         max_length: int | None = None,
         lookup: LookupForm = "tabulated",
     ) -> ThresholdsAtK:
-        """Look up thresholds for one k, or one share of the row, on one device, one row per row length.
+        """Look up the thresholds of one k, for every row length, on one device.
 
-        Linear in log k between k knots and in log n between length knots; after the softmax it is log
-        theta that is linear. Rows no longer than the layer's effective k are dense (-inf). Rounded to float32,
-        at the knots exact.
+        Theta is linear in log k between k knots and in log n between length knots; post-softmax, log theta is linear.
+        Rows up to the layer's effective k are dense (-inf). The result is rounded to float32, and exact at the knots.
 
         Args:
             k: elements to keep per row, within the calibrated knots.
             dense_below: rows of fewer keys are dense.
-            device: where the thresholds go.
+            device: device of the result.
             max_length: the last row length with a threshold of its own, up to 2**24; None: the longest calibrated.
-            lookup: ``"tabulated"`` uses the calibrated thresholds, beyond the longest calibrated length those of that
-                length; ``"fitted"`` the function of :meth:`fit`, at all lengths.
+            lookup: ``"tabulated"`` uses the calibrated thresholds; longer rows use the threshold of the longest
+                calibrated length. ``"fitted"`` uses the function of :meth:`fit` at all lengths.
 
         Raises:
             TopThetaTypeError: ``k`` or ``dense_below`` has the wrong type.
-            TopThetaValueError: ``k`` is outside the knots, another argument is unusable, or the rows of all lengths
-                would take more than 32 GiB.
+            TopThetaValueError: ``k`` is outside the knots, another argument is unusable, or the thresholds of all
+                lengths would take more than 32 GiB.
 
         Warns:
             ThresholdExtrapolationWarning: ``max_length`` exceeds the calibrated lengths.
@@ -138,21 +138,21 @@ class ThresholdTable(ThresholdGrid):
     def save(self, path: str | Path) -> None:
         """Write the table as a safetensors file, atomically; the same table gives the same bytes.
 
-        A symbolic link and the mode of an existing file stay.
+        A symbolic link and the mode of an existing file do not change.
 
         Raises:
             TopThetaTypeError: ``path`` is not a path.
-            TopThetaValueError: the file cannot be written; what was there is as it was.
+            TopThetaValueError: the file cannot be written; an existing file does not change.
         """
         save_table(self, path)
 
     @classmethod
     def load(cls, path: str | Path, *, fingerprint: str | None = None) -> ThresholdTable:
-        """Read a table that :meth:`save` wrote; never unpickle anything.
+        """Read a table that :meth:`save` wrote. Nothing is ever unpickled.
 
         Args:
-            path: the file.
-            fingerprint: of the model the thresholds are wanted for; None: any.
+            path: the file to read.
+            fingerprint: fingerprint of the model to use the thresholds with; None: any.
 
         Raises:
             TopThetaTypeError: ``path`` is not a path.
@@ -168,10 +168,10 @@ class ThresholdTable(ThresholdGrid):
             raise file_error(path, "a valid threshold table", str(error), "calibrate again") from error
 
     def export_text(self, path: str | Path, k: int) -> None:
-        """Write the thresholds of one k as the authors' th.txt.
+        """Write the thresholds of one k in the authors' th.txt format.
 
-        One line ``L<layer>_H<head>:<length> <threshold> <samples> <k>`` per length knot above the
-        layer's effective k, which is the last column.
+        Each length knot above the layer's effective k gets one line
+        ``L<layer>_H<head>:<length> <threshold> <samples> <k>``, whose last column is the effective k.
 
         Raises:
             TopThetaTypeError: ``k`` is not an int.
@@ -180,9 +180,9 @@ class ThresholdTable(ThresholdGrid):
         write_text(self, path, k)
 
     def export_sdc_text(self, path: str | Path, k: int) -> None:
-        """Write the discarded mass at one k as the authors' sdc.txt.
+        """Write the discarded mass at one k in the authors' sdc.txt format.
 
-        One line ``L<layer>_H<head>:<length> <mass> <samples>`` for every line of :meth:`export_text`.
+        Each line of :meth:`export_text` gets one line ``L<layer>_H<head>:<length> <mass> <samples>``.
 
         Raises:
             TopThetaTypeError: ``k`` is not an int.
@@ -192,11 +192,11 @@ class ThresholdTable(ThresholdGrid):
         write_sdc(self, path, k)
 
     def with_sdc_text(self, path: str | Path) -> ThresholdTable:
-        """Add the discarded mass of the authors' sdc.txt, which is the mean of the rows' masses.
+        """Copy the table and add the discarded mass of the authors' sdc.txt, which is the mean of the rows' masses.
 
         Raises:
-            TopThetaValueError: the table has several k; or a line is malformed, a duplicate or of another table, or a
-                head has no line at all; the message has the line number.
+            TopThetaValueError: the table has several k; or a line is malformed, a duplicate or from another table, or a
+                head has no line. The message gives the line number.
         """
         return dataclasses.replace(self, discarded_mass=read_sdc(path, self), discarded_statistic="mean")
 
@@ -211,22 +211,22 @@ class ThresholdTable(ThresholdGrid):
         alpha: float = 0.1,
         provenance: Mapping[str, str] | None = None,
     ) -> ThresholdTable:
-        """Read the authors' th.txt, which holds one k per layer and says nothing about its origin.
+        """Read the authors' th.txt, which holds one k per layer and does not record its origin.
 
-        More than 128 row lengths are pooled into 128 knots, each the mean of its neighbourhood weighted
-        by the sample counts.
+        More than 128 row lengths are pooled into 128 knots. Each knot is the mean of its neighbourhood, weighted by the
+        sample counts.
 
         Args:
-            path: the file.
-            fingerprint: of the model that the thresholds belong to.
-            placement: where they were calibrated.
-            estimator: how.
-            alpha: with how many standard deviations added.
-            provenance: what they were calibrated on.
+            path: the file to read.
+            fingerprint: fingerprint of the model that the thresholds belong to.
+            placement: placement that they were calibrated for.
+            estimator: estimator that they were calibrated with.
+            alpha: number of standard deviations added to them.
+            provenance: description of the calibration data.
 
         Raises:
             TopThetaValueError: a line is malformed or a duplicate, a layer has several k, or a layer or
-                head has no line at all; the message has the line number.
+                head has no line. The message gives the line number.
         """
         _check_placement(placement)
         fields = {**read_text(path, placement), "placement": placement, "estimator": estimator, "alpha": alpha}

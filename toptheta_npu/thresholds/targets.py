@@ -1,4 +1,4 @@
-"""Says what the rows of a table aim at: how many elements, and which rows are dense."""
+"""The target of a table's rows: how many elements to keep, and which rows are dense."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ DEFAULT_K = 128
 
 @dataclass(frozen=True)
 class Target:
-    """Say what rows aim at.
+    """The target of rows.
 
     Attributes:
-        k: elements to keep, and at least the layer's ``layer_k``.
-        dense_below: rows of fewer keys are dense, also beyond the longest row with a threshold of its own.
+        k: elements to keep per row; a layer keeps at least its ``layer_k``.
+        dense_below: rows of fewer keys are dense, even beyond the longest row with a threshold of its own.
     """
 
     k: int
     dense_below: int = 0
 
     def check(self, table: ThresholdGrid) -> None:
-        """Raise a typed error unless ``table`` answers this."""
+        """Raise a typed error unless ``table`` can serve this target."""
         table.layer_targets(self.k)
         if type(self.dense_below) is not int:
             raise TopThetaTypeError("dense_below", "an int", shown(self.dense_below))

@@ -33,14 +33,14 @@ _MAX_FILE_BYTES = 2**32
 
 
 class Form(NamedTuple):
-    """Name one of the authors' files, and what ``toptheta convert`` takes it as."""
+    """One of the authors' file formats, and its name as an input of ``toptheta convert``."""
 
     name: str
     as_input: str
 
 
 def form_of(content: bytes) -> Form | None:
-    """Tell which of the authors' files this is, as far as its first line shows.
+    """Tell which of the authors' formats this is, from its first line.
 
     Example:
         >>> form_of(b"L0_H0:9 0.5 12 8\\n")
@@ -92,7 +92,7 @@ def read_text(path: str | Path, placement: str) -> dict[str, Any]:
     """Read the fields of a table that a th.txt file determines.
 
     Raises:
-        TopThetaValueError: the file is missing, malformed, or inconsistent; with the line number.
+        TopThetaValueError: the file is missing, malformed or inconsistent. The message gives the line number.
     """
     lines = _Lines.of(path, "a th.txt file", _LINE, "L<layer>_H<head>:<length> <threshold> <samples> <k>")
     lines.refuse((lines.k < 1) | (lines.k >= lines.length), "1 <= k < length (shorter rows are dense)")
@@ -122,11 +122,11 @@ def read_text(path: str | Path, placement: str) -> dict[str, Any]:
 
 
 def read_sdc(path: str | Path, table: ThresholdGrid) -> Tensor:
-    """Read the discarded mass that a sdc.txt file has for ``table``: float32 [1, L, Hq, R].
+    """Read the discarded mass for ``table`` from a sdc.txt file: float32 [1, L, Hq, R].
 
     Raises:
-        TopThetaValueError: the table has several k, or the file is missing, malformed, or of another table; with the
-            line number.
+        TopThetaValueError: the table has several k, or the file is missing, malformed or from another table. The
+            message gives the line number.
     """
     if len(table.k) != 1:
         remedy = "the file is of one k: export that k as th.txt, and read both files"
@@ -148,7 +148,7 @@ def read_sdc(path: str | Path, table: ThresholdGrid) -> Tensor:
 
 @dataclass(frozen=True)
 class _Lines:
-    """Hold the columns of a file, and its lines with their numbers; ``k`` is 0 where the file has none."""
+    """The columns of a file, and its lines with their numbers; ``k`` is 0 if the file has none."""
 
     path: str | Path
     lines: list[tuple[int, str]]
@@ -161,7 +161,7 @@ class _Lines:
 
     @classmethod
     def of(cls, path: str | Path, what: str, pattern: re.Pattern[str], form: str) -> _Lines:
-        """Read a file whose lines have the ``form`` of ``pattern``, and check what holds for both files."""
+        """Read a file whose lines have the ``form`` of ``pattern``, and run the checks that both formats share."""
         try:
             text = read_bytes(path, what, _MAX_FILE_BYTES).decode()
         except UnicodeDecodeError as error:

@@ -14,18 +14,18 @@ from .lookup import Lookup
 from .table import ThresholdTable
 from .targets import Target
 
-#: Rows of so many keys are dense, and longer ones have the one threshold.
+#: Rows of up to this many keys are dense; longer ones have the one threshold.
 SHORTEST = 2
 
 
 def uniform_table(tau: float, layers: int, heads: int) -> ThresholdTable:
-    """Make thresholds that drop what has at most the share ``tau`` of its row's attention, in rows of any length.
+    """Make thresholds that drop every element whose probability is at most ``tau``, in rows of any length.
 
-    0 drops nothing. Its thresholds are scores of -inf, which take no look at the row's sum.
+    0 drops nothing. Its thresholds are scores of -inf, which need no LSE of the row.
 
     Raises:
-        TopThetaTypeError: ``tau`` is no number.
-        TopThetaValueError: it is no probability from 0 on and below 1.
+        TopThetaTypeError: ``tau`` is not a number.
+        TopThetaValueError: ``tau`` is below 0, or 1 or more.
 
     Example:
         >>> uniform_table(0.001, 2, 4).at(SHORTEST).theta[0][-1]
@@ -42,7 +42,7 @@ def uniform_table(tau: float, layers: int, heads: int) -> ThresholdTable:
 
 
 def check_tau(tau: float) -> None:
-    """Raise a typed error unless ``tau`` is a probability from 0 on and below 1."""
+    """Raise a typed error unless ``tau`` is a probability, at least 0 and below 1."""
     if not is_finite_number(tau):
         raise TopThetaTypeError("tau", "a number", shown(tau))
     if not 0 <= tau < 1:
@@ -50,10 +50,10 @@ def check_tau(tau: float) -> None:
 
 
 class UniformLookup(Lookup):
-    """Look up the thresholds of `uniform_table`, which aim at no number of elements.
+    """Look up the thresholds of `uniform_table`, which have no target number of elements.
 
     Attributes:
-        lse: what tau is a share of.
+        lse: how to compute the denominator of the probabilities, "exact" or "sampled".
     """
 
     def __init__(self, tau: float, layers: int, heads: int, lse: Lse = "exact") -> None:
@@ -65,10 +65,10 @@ class UniformLookup(Lookup):
             self._placement = "pre_softmax"
 
     def with_tau(self, tau: float) -> UniformLookup:
-        """Make the same of another probability. Thresholds stay what they are compared with: steps may be captured.
+        """Make the same with another tau. The placement must not change, since steps may be captured.
 
         Raises:
-            TopThetaTypeError, TopThetaValueError: as `check_tau`, or this is of 0 and the other is not.
+            TopThetaTypeError, TopThetaValueError: as `check_tau`, or this tau is 0 and the new one is not.
         """
         check_tau(tau)
         if tau and self._placement == "pre_softmax":
@@ -79,7 +79,7 @@ class UniformLookup(Lookup):
         return other
 
     def anywhere(self, dense_below: int = 0, device: torch.device | str = "cpu") -> ThresholdsAtK:
-        """Look them up; rows of fewer than ``dense_below`` keys are dense."""
+        """Look up the thresholds; rows of fewer than ``dense_below`` keys are dense."""
         return self.at(Target(k=SHORTEST, dense_below=dense_below), device)
 
     def at(self, target: Target, device: torch.device | str = "cpu") -> ThresholdsAtK:

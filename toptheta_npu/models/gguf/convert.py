@@ -23,24 +23,24 @@ def convert_gguf(
     dtype: torch.dtype = torch.float32,
     progress: Progress | None = None,
 ) -> None:
-    """Convert a LLaMA, Gemma 3, Qwen 2 or Qwen 3 model from llama.cpp's GGUF form into a folder of transformers.
+    """Convert a LLaMA, Gemma 3, Qwen 2 or Qwen 3 model from llama.cpp's GGUF format into a transformers folder.
 
-    The quantised weights are multiplied out. float32 holds them exactly; bfloat16 and float16 round, and take half
-    the space. The folder is written whole or not at all. Needs the extra ``gguf``.
+    The quantised weights are dequantised. float32 holds them exactly; bfloat16 and float16 round, and take half
+    the space. The folder is written atomically. Needs the extra ``gguf``.
 
     Args:
         file: the GGUF file, with its tokenizer.
-        folder: a new or empty one; it gets config.json, generation_config.json, model.safetensors, tokenizer.json,
-            tokenizer_config.json and chat_template.jinja, if there is one.
-        dtype: torch.float32, torch.bfloat16 or torch.float16.
-        progress: is told how many of the tensors are read, and how many there are.
+        folder: a new or empty folder. It gets config.json, generation_config.json, model.safetensors, tokenizer.json,
+            tokenizer_config.json and, if the file has a chat template, chat_template.jinja.
+        dtype: dtype of the weights: torch.float32, torch.bfloat16 or torch.float16.
+        progress: called with the number of tensors read, and with their total number.
 
     Raises:
-        TopThetaTypeError: something is not a path, or not a torch.dtype.
+        TopThetaTypeError: a path is not a path, or ``dtype`` not a torch.dtype.
         TopThetaValueError: another dtype; weights that it cannot hold; a file that is missing, damaged, incomplete or
             without a tokenizer; a folder with files in it, or one that cannot be written.
         TopThetaNotImplementedError: another architecture, or settings, tensors or a tokenizer that would be lost or
-            taken wrongly on the way, such as the scaled rotary frequencies of LLaMA 3.1.
+            misread in the conversion, such as the scaled rotary frequencies of LLaMA 3.1.
     """
     if not isinstance(dtype, torch.dtype):
         raise TopThetaTypeError("dtype", "a torch.dtype", type(dtype).__name__)
