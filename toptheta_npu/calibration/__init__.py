@@ -1,4 +1,4 @@
-"""Calibrate thresholds from attention scores. The caller runs the model; `Calibrator` consumes its scores."""
+"""Calibrates thresholds from attention scores. The caller runs the model; `Calibrator` consumes its scores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The form in which scores are looked at: rows of one layer in blocks, on whatever device they are."""
+"""The form of scores for calibration: rows of one layer in blocks, on any device."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from torch import Tensor
 
 from .row_statistics import take_rows
 
-# Elements of one block, which bounds the scratch of whoever looks at it.
+# Elements of one block, which bounds the scratch memory of its readers.
 _SCORES_PER_BLOCK = 1 << 20
 
 
 class ScoreBlocks(Protocol):
-    """The scores of rows of one layer, as often as they are asked for.
+    """The scores of rows of one layer. They may be iterated over several times.
 
     Attributes:
-        lengths: int64 [rows], the keys of each row, on the CPU.
-        ranked: float32 [Hq, rows, K], if it is known: the rows' (k+1)-th largest scores, for every effective k of the
+        lengths: int64 [rows], the number of keys of each row, on the CPU.
+        ranked: float32 [Hq, rows, K], if known: the rows' (k+1)-th largest scores, for every effective k of the
             layer in ascending order.
-        device: where the scores are.
+        device: device of the scores.
     """
 
     lengths: Tensor
@@ -29,14 +29,14 @@ class ScoreBlocks(Protocol):
     device: torch.device
 
     def __iter__(self) -> Iterator[tuple[slice, Tensor]]:
-        """Yield which rows, and their scores, float32 [Hq, n, S], -inf where hidden; one block after the other."""
+        """Yield block by block the places of its rows, and their scores, float32 [Hq, n, S], -inf where hidden."""
 
     def longer_than(self, length: int) -> ScoreBlocks:
         """Take the rows of more than ``length`` keys alone."""
 
 
 class ScoresAtHand:
-    """Scores that were computed, as `ScoreBlocks`.
+    """Scores in memory, as `ScoreBlocks`.
 
     Args:
         scores: float32 [Hq, rows, S], -inf where hidden.

@@ -1,4 +1,4 @@
-"""Collects what a forward pass shows of the attention rows and turns it into a table of thresholds."""
+"""Collects statistics of attention rows from forward passes and turns them into a table of thresholds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Calibrator:
     """Calibrate thresholds from attention scores (paper, Algorithm 1 and multi-k calibration).
 
     Feed every layer's scores of the calibration sequences to :meth:`observe`, then call :meth:`finish`.
-    What is stored does not grow with the number of sequences.
+    Memory does not grow with the number of sequences.
 
     Example:
         >>> import torch
@@ -50,7 +50,7 @@ class Calibrator:
         self._observed: Integers = np.zeros(len(layers), dtype=np.int64)
 
     def observe(self, layer: int, scores: Tensor, lengths: Tensor) -> None:
-        """Add rows of one layer. Rows no longer than an effective k say nothing about it: they are dense.
+        """Add rows of one layer. Rows up to an effective k do not count for it: they are dense.
 
         Args:
             layer: index of the layer.
@@ -65,12 +65,12 @@ class Calibrator:
         self.add(self.look(layer, ScoresAtHand(*check_rows(self.settings, layer, scores, lengths))))
 
     def look(self, layer: int, blocks: ScoreBlocks, learnable_sink: Tensor | None = None) -> Observation:
-        """Find what :meth:`observe` would add, without adding it. Any number of threads may look at once.
+        """Compute what :meth:`observe` would add, without adding it. Several threads may do so at once.
 
         Args:
             layer: as in :meth:`observe`.
-            blocks: scores and lengths as in :meth:`observe`, taken as right.
-            learnable_sink: float32 [Hq], where the scores are: one more logit of every row, which takes its part of
+            blocks: scores and lengths as in :meth:`observe`; they are not checked.
+            learnable_sink: float32 [Hq], on the device of the scores: one more logit of every row, which takes part of
                 the probability.
 
         Raises:
@@ -79,7 +79,7 @@ class Calibrator:
         return look(self.settings, self._knots, layer, blocks, learnable_sink)
 
     def add(self, seen: Observation) -> None:
-        """Add what :meth:`look` has found.
+        """Add the result of :meth:`look`.
 
         Raises:
             TopThetaValueError: a row's own threshold is not finite, or a counter of a sketch would overflow.
@@ -94,14 +94,14 @@ class Calibrator:
         np.add.at(self._counts[seen.layer], seen.buckets, 1)
 
     def finish(self, *, fingerprint: str, provenance: Mapping[str, str]) -> ThresholdTable:
-        """Make the table of thresholds. More rows may be observed afterwards, and a new table made.
+        """Make the table of thresholds. You may observe more rows afterwards, and make a new table.
 
-        Length knots that no row came near are dropped; those that only some layers lack are filled from
-        their neighbours, with a count of 0. Layers whose effective k exceeds every row are dense.
+        Length knots without nearby rows are dropped. Knots that only some layers lack are filled from their
+        neighbours, with a count of 0. Layers whose effective k exceeds every row are dense.
 
         Args:
-            fingerprint: of the model.
-            provenance: where the rows came from; row fraction, seed and Python version are added.
+            fingerprint: fingerprint of the model.
+            provenance: origin of the rows; row fraction, seed and Python version are added.
 
         Raises:
             TopThetaValueError: a layer was never observed, or no row was longer than some k.
@@ -115,7 +115,7 @@ class Calibrator:
         return assemble(self.settings, self._counts, self._statistics(), fingerprint, {**own, **provenance})
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Give all that was gathered, by name: the calibrator's own arrays, which change with the next rows."""
+        """Return the collected statistics by name: the calibrator's own arrays, which change with the next rows."""
         found = {"counts": self._counts, "observed": self._observed}
         statistics = {f"sketch.{layer}": sketch for layer, sketch in enumerate(self._sketches)} | {
             f"moments.{layer}.{place}": moments
@@ -127,10 +127,10 @@ class Calibrator:
         return found
 
     def fill(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from what :meth:`arrays` gave of a calibrator with the same settings.
+        """Resume from the :meth:`arrays` of a calibrator with the same settings.
 
         Raises:
-            TopThetaValueError: these are other arrays than such a calibrator has.
+            TopThetaValueError: the arrays do not fit these settings.
 
         Example:
             >>> import torch

@@ -1,8 +1,8 @@
-"""Runs the second calibration pass: how much exponential mass the thresholds leave out (offline SDC).
+"""Runs the second calibration pass: how much exponential mass the thresholds discard (offline SDC).
 
-The mass E of a row is heavy-tailed: where attention is sharp, the mean over the rows can be hundreds of times what
-most rows discard. Compensation by such a mean takes most of the weight away from almost every row, which is worse
-than no compensation. The geometric mean is what a typical row discards.
+The mass E of a row is heavy-tailed: if attention is sharp, the mean over the rows can be hundreds of times larger than
+the mass of most rows. Compensation with such a mean takes most of the weight away from almost every row, which is worse
+than no compensation. The geometric mean matches a typical row.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SMALLEST_MASS = 2.0**-24
 
 
 class Masses(NamedTuple):
-    """Hold what some rows of one layer discard: ``mass`` float32 [Hq, K, rows], ``lengths`` int64 [rows]."""
+    """The discarded mass of some rows of one layer: ``mass`` float32 [Hq, K, rows], ``lengths`` int64 [rows]."""
 
     layer: int
     mass: np.ndarray
@@ -35,9 +35,9 @@ class Masses(NamedTuple):
 
 
 class DiscardedMass:
-    """Average over rows, plainly and geometrically, the sum of exp(a - row max) of the elements that a table discards.
+    """Averages the sum of exp(a - row max) over the elements that a table discards: arithmetic and geometric mean.
 
-    An element is kept when it exceeds theta; a row where none does keeps its largest, as at inference.
+    An element is kept when it exceeds theta. A row without any keeps its largest element, as at inference.
 
     Raises:
         TopThetaValueError: ``table`` is post-softmax, where the compensation is exact by construction.
@@ -56,7 +56,7 @@ class DiscardedMass:
         }
 
     def look(self, layer: int, blocks: ScoreBlocks, learnable_sink: Tensor | None = None) -> Masses:
-        """Find what rows discard; arguments as in `Calibrator.look`."""
+        """Compute the discarded mass of rows; arguments as in `Calibrator.look`."""
         del learnable_sink  # it is neither kept nor discarded
         knots = range(len(self.table.k))
         by_knot = [self._lookup.calibrated_rows(knot, layer, blocks.lengths.numpy()) for knot in knots]
@@ -66,7 +66,7 @@ class DiscardedMass:
         return Masses(layer, torch.cat(parts, -1).cpu().numpy(), blocks.lengths)
 
     def add(self, seen: Masses) -> None:
-        """Add what :meth:`look` has found."""
+        """Add the result of :meth:`look`."""
         layer, mass, lengths = seen
         buckets = bucket_of(lengths, self.table.lengths.tolist()).numpy()
         for index, k in enumerate(self.table.calibrated_targets[:, layer].tolist()):
@@ -77,7 +77,7 @@ class DiscardedMass:
             self._moments["geometric_mean"][index][layer].update(logarithms, buckets[chosen])
 
     def extended(self, statistic: DiscardedStatistic) -> ThresholdTable:
-        """Give the table with the statistic at every knot; lengths without rows are filled from their neighbours.
+        """Return the table with the statistic at every knot; lengths without rows are filled from their neighbours.
 
         Raises:
             TopThetaValueError: none of the rows of a layer was long enough.

@@ -54,7 +54,7 @@ class Moments:
         self._combine(present, np.broadcast_to(counts, mean.shape), mean, m2)
 
     def std(self) -> Floats:
-        """Give the population standard deviation (ddof 0), float64; 0 where nothing was seen."""
+        """Compute the population standard deviation (ddof 0), float64; 0 for a cell without values."""
         return np.sqrt(self.m2 / np.maximum(self.count, 1))
 
     def _combine(self, cells: Integers, count: Integers, mean: Floats, m2: Floats) -> None:

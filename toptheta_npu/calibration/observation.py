@@ -1,4 +1,4 @@
-"""Finds what some rows of one layer say about its thresholds, apart, so that threads may look at rows at once."""
+"""Computes what some rows add to a layer's thresholds, without adding it, so that threads may work in parallel."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from .sketch import SurvivalSketch
 
 
 class Observation(NamedTuple):
-    """Hold what `Calibrator.look` has found, for `Calibrator.add`; "long" rows exceed the layer's least effective k.
+    """The result of `Calibrator.look`, for `Calibrator.add`; "long" rows exceed the layer's least effective k.
 
     Attributes:
         layer: index of the layer.
-        rows: rows looked at, dense ones too.
-        buckets: int64 [N], of the long rows.
+        rows: number of rows looked at, including dense ones.
+        buckets: int64 [N], length buckets of the long rows.
         thresholds: for each k the rows' own thresholds, float32 [Hq, n], and their buckets, int64 [n] (algorithm1).
-        sketch: of the elements of the long rows, with the numbers of its buckets (pooled).
+        sketch: sketch of the long rows' elements, with the numbers of its buckets (pooled).
     """
 
     layer: int
@@ -57,7 +57,7 @@ def look(
 
 
 def _denominators(learnable_sink: Tensor | None, scores: Tensor) -> Tensor:
-    # the sink may be a parameter, and whether gradients are noted belongs to a thread
+    # the sink may be a parameter, and each thread has its own switch for gradients
     return log_sum_exp(scores[None], learnable_sink)[0].detach().unsqueeze(-1)
 
 
@@ -74,7 +74,7 @@ def _ranked(blocks: ScoreBlocks, ranks: Sequence[int], denominators: Denominator
 def _thresholds_of(
     settings: CalibrationSettings, layer: int, ranked: Tensor, buckets: Tensor, lengths: Tensor
 ) -> list[tuple[NDArray[np.float32], Integers]]:
-    """Choose by k those of the rows' own thresholds, [Hq, rows, K] scores or log-probabilities, that are not dense."""
+    """For each k, choose the rows' own thresholds that are not dense; [Hq, rows, K] scores or log-probabilities."""
     values = ranked.exp() if settings.placement == "post_softmax" else ranked
     found = []
     for own, target in zip(values.unbind(-1), settings.targets(layer), strict=True):
@@ -84,7 +84,7 @@ def _thresholds_of(
 
 
 def check_rows(settings: CalibrationSettings, layer: int, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """Bring scores and lengths to the CPU. Raise a typed error where they are not what `Calibrator.observe` takes."""
+    """Move scores and lengths to the CPU. Raise a typed error if `Calibrator.observe` does not take them."""
     if not 0 <= layer < settings.num_layers:
         raise TopThetaValueError("layer", f"0 to {settings.num_layers - 1}", str(layer))
     if scores.dtype != torch.float32:

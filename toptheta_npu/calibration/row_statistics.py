@@ -1,4 +1,4 @@
-"""Finds what one attention row says about its threshold, and chooses which rows are looked at."""
+"""Finds the threshold of one attention row, and chooses the row sample."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ def _partition(rows: np.ndarray, ranks: Sequence[int]) -> np.ndarray:
 
 
 def rows_of_sequence(count: int, fraction: float, seed: int, sequence_index: int) -> Tensor:
-    """Choose rows of one sequence, by the seed and its index alone, so that a run that goes on chooses the same.
+    """Choose rows of one sequence. They depend only on the seed and its index, so a resumed run chooses the same.
 
     Args:
-        count: rows of the sequence.
+        count: number of rows of the sequence.
         fraction: as in `sample_rows`.
-        seed: of the calibration.
-        sequence_index: its number in the whole calibration set.
+        seed: seed of the calibration.
+        sequence_index: index of the sequence in the whole calibration set.
 
     Returns:
         int64 [chosen], ascending.
@@ -94,7 +94,7 @@ def rows_of_sequence(count: int, fraction: float, seed: int, sequence_index: int
 def sample_rows(count: int, fraction: float, generator: torch.Generator) -> Tensor:
     """Choose ``fraction * count`` of ``count`` rows at random, without repeats, ascending.
 
-    Where the product is not whole, it is rounded up or down at random, so that its expectation is exact.
+    A product that is not whole is rounded up or down at random, so that its expectation is exact.
 
     Args:
         count: number of rows to choose from.
@@ -116,9 +116,9 @@ def sample_rows(count: int, fraction: float, generator: torch.Generator) -> Tens
 
 
 def take_rows(values: Tensor, rows: Tensor, here: Tensor | None = None) -> Tensor:
-    """Take ``values[:, rows]`` for ascending ``rows``, without a copy where they are neighbours.
+    """Take ``values[:, rows]`` for ascending ``rows``, without a copy if they are neighbours.
 
-    ``rows`` are on the CPU, and ``here`` are the same where ``values`` are; None: there, too.
+    ``rows`` are on the CPU. ``here`` are the same rows on the device of ``values``; None if that is the CPU, too.
     """
     if not len(rows):
         return values[:, :0]

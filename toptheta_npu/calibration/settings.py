@@ -1,4 +1,4 @@
-"""Says what a calibration is asked for, and the row lengths that follow from it."""
+"""The settings of a calibration, and the row lengths that follow from them."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ _MAX_TARGETS = MAX_LENGTH_KNOTS // 4
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationSettings:
-    """What a calibration is asked for.
+    """The settings of a calibration.
 
     Attributes:
-        num_layers: layers of the model.
+        num_layers: number of layers of the model.
         num_heads: query heads per layer, Hq.
-        k: the numbers of elements to keep for which thresholds are wanted, any order.
-        longest: the longest row that will be fed.
-        layer_k: the least k of every layer, 0 for none.
+        k: numbers of elements to keep, one table entry each, in any order.
+        longest: length of the longest row to observe.
+        layer_k: least k of each layer, 0 for none.
         placement: ``"pre_softmax"``, theta in units of the scaled score, or ``"post_softmax"``, a probability.
         estimator: ``"algorithm1"`` averages every row's own threshold; ``"pooled"`` keeps exactly k elements per row
             on average over the calibration rows.
         alpha: standard deviations added to the average; 0 for the pooled estimator, which has none.
-        row_fraction: the share of rows that are looked at.
-        seed: of the choice of these rows.
+        row_fraction: fraction of the rows to sample.
+        seed: seed of the row sample.
         dense_layers: layers that need not be observed and get no thresholds, such as sliding-window ones.
 
     Raises:
@@ -84,11 +84,11 @@ class CalibrationSettings:
             object.__setattr__(self, "alpha", 0.0)
 
     def targets(self, layer: int) -> list[int]:
-        """Give the k that a layer is calibrated for where every k is asked for, ascending."""
+        """Return the effective k of a layer for every requested k, ascending."""
         return [max(k, self.layer_k[layer]) for k in self.k]
 
     def all_targets(self) -> list[int]:
-        """Give every k that any layer is calibrated for, ascending, without repeats."""
+        """Return every effective k of any layer, ascending, without repeats."""
         return sorted({max(k, floor) for k in self.k for floor in self.layer_k})
 
     def knots(self) -> list[int]:
@@ -102,14 +102,14 @@ class CalibrationSettings:
         return sorted(edges.union(length_knots(self.longest, first + 1, MAX_LENGTH_KNOTS - len(edges))))
 
     def rows(self, count: int, index: int) -> Tensor:
-        """Choose which rows of sequence ``index``, of ``count`` rows, are looked at: int64 [chosen], ascending."""
+        """Sample the rows of sequence ``index``, which has ``count`` rows: int64 [chosen], ascending."""
         return rows_of_sequence(count, self.row_fraction, self.seed, index)
 
     def check_rows(self, counts: Iterable[int]) -> None:
-        """Find out before a model runs that there are rows to look at for every k.
+        """Check, before a model runs, that the sample has rows for every k.
 
         Args:
-            counts: rows of every sequence; no more are read than it takes to find such a row.
+            counts: number of rows of every sequence; reading stops once such a row is found.
 
         Raises:
             TopThetaValueError: ``row_fraction`` leaves out all rows that are long enough.
@@ -149,5 +149,5 @@ class CalibrationSettings:
 
 
 def default_layer_k(num_layers: int) -> Sequence[int]:
-    """Give 512 for the first two layers and 0, no minimum of their own, for the others."""
+    """Return 512 for the first two layers, and 0 (no minimum) for the others."""
     return [*FIRST_LAYERS_K, *[0] * num_layers][:num_layers]

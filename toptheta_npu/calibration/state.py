@@ -1,6 +1,6 @@
-"""Keeps a calibration that may be interrupted as a file: what was gathered, of which model, and from which sequences.
+"""Stores a calibration in a file, so that it can resume: its statistics, its model and its sequences.
 
-The file is safetensors with a JSON header and a checksum, like that of a table; it is never unpickled.
+The file is safetensors with a JSON header and a checksum, like the file of a table; it is never unpickled.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from ..errors import TopThetaValueError, shown
 from ..thresholds import ThresholdTable, fingerprint
 from .calibrator import Calibrator
 
-#: What a state that is resumed must be.
+#: The requirements for a state to resume from.
 OWN_STATE = "the state of this calibration"
-#: Larger files are not read: 64 GiB, some hundred times what a state for the largest models takes.
+#: Larger files are not read: 64 GiB, some hundred times the size of a state for the largest models.
 MAX_STATE_BYTES = 2**36
 
 KIND = Kind(
@@ -38,7 +38,7 @@ KIND = Kind(
 
 
 class Seen(NamedTuple):
-    """Describe the sequences that were observed: how many, of how many tokens, and a digest of all of them in order."""
+    """The observed sequences: their number, their tokens, and a digest of all of them in order."""
 
     sequences: int = 0
     tokens: int = 0
@@ -52,14 +52,14 @@ class Seen(NamedTuple):
 
 @dataclass
 class CalibrationState:
-    """Hold a calibration that can go on from a file.
+    """A calibration that can resume from a file.
 
     Attributes:
-        calibrator: what was gathered.
-        fingerprint, dtype: of the model.
-        digests: of all of the model, by what they are of; none for a state that goes into no file.
-        run: how the model was run, for the table's provenance.
-        seen: the sequences that were observed.
+        calibrator: the collected statistics.
+        fingerprint, dtype: fingerprint and dtype of the model.
+        digests: digests of every part of the model; empty for a state without a file.
+        run: how the model ran, for the table's provenance.
+        seen: the observed sequences.
 
     Example:
         >>> import tempfile
@@ -78,7 +78,7 @@ class CalibrationState:
     seen: Seen = field(default_factory=Seen)
 
     def table(self, provenance: Mapping[str, str]) -> ThresholdTable:
-        """Make the thresholds of what was seen; ``provenance`` says what the sequences are.
+        """Make the thresholds from the observed rows; ``provenance`` describes the sequences.
 
         Raises:
             TopThetaValueError: a layer was never observed, or no row was longer than some k.
@@ -90,7 +90,7 @@ class CalibrationState:
         """Write the file, atomically.
 
         Raises:
-            TopThetaValueError: the file cannot be written; what was there is as it was.
+            TopThetaValueError: the file cannot be written; an existing file does not change.
         """
         model = {"fingerprint": self.fingerprint, "digests": dict(self.digests)}
         header = {"calibration": self._described(), **model, **self.seen._asdict()}
@@ -98,7 +98,7 @@ class CalibrationState:
         write_atomically(path, seal(KIND, header, tensors))
 
     def resume(self, path: Path, texts: Sequence[Tensor]) -> None:
-        """Go on from a file that :meth:`save` wrote of the same calibration of ``texts``.
+        """Resume from a file that :meth:`save` wrote for the same calibration of ``texts``.
 
         Raises:
             TopThetaValueError: the file is unreadable, damaged, or of another kind, schema or calibration.
@@ -117,7 +117,7 @@ class CalibrationState:
         self.seen = seen
 
     def _described(self) -> dict[str, Any]:
-        """Say what must be the same to go on, but for the model and the sequences, as JSON has it."""
+        """Collect the settings that must match to resume, except the model and the sequences, in JSON types."""
         values = {**dataclasses.asdict(self.calibrator.settings), **self.run, "dtype": self.dtype}
         described: dict[str, Any] = json.loads(json.dumps(values))
         return described

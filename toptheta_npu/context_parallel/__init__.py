@@ -1,6 +1,6 @@
 """Context parallelism: decode attention over one sequence whose keys and values are spread over several ranks.
 
-Every rank runs the operator over its own keys, and one all-gather per layer merges the results.
+Every rank runs the operator over its own keys. One all-gather per layer merges the results.
 """
 
 from __future__ import annotations

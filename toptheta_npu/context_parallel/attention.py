@@ -18,8 +18,8 @@ from ..ops.checks import check_rows
 from .exchange import Exchange
 from .parts import Parts, Share, with_room
 
-#: What `incremental_attention` takes but the first four. A share of the keys is told what each of several tokens sees
-#: by its lengths, and the mean of V is one of all ranks.
+#: The arguments of `incremental_attention` except the first four. With several tokens, the lengths say which keys of a
+#: rank's share each token sees. The mean of V is taken over all ranks.
 _OPTIONS = {
     name: None if argument.required else argument.default
     for name, argument in TABLE.items()
@@ -37,36 +37,37 @@ def context_parallel_attention(
     group: dist.ProcessGroup | None = None,
     **options: Any,
 ) -> Tensor:
-    """Run `incremental_attention` over keys that the ranks of a process group hold together.
+    """Run `incremental_attention` over keys that are spread over the ranks of a process group.
 
-    Every rank calls it with the same query, thresholds and options, and with the keys that it holds, which may be none.
-    It reads its own keys alone. One all-gather of `exchanged_bytes` merges the results. All ranks get the same bits:
-    those of one process up to the rounding of float32 sums in another order. The same elements are kept (but see
-    docs/context-parallelism.md for scores within a rounding of their threshold). With ``placement="post_softmax"``
-    the ranks exchange the LSE of their keys first. For it each rank reads its K twice; or once, with
-    ``"sampled_softmax"``, by which each samples its own keys.
+    Every rank calls it with the same query, thresholds and options, and with its own keys, which may be none. It reads
+    only its own keys. One all-gather of `exchanged_bytes` merges the results. All ranks get the same bits. They equal
+    the result of one process up to the rounding of float32 sums in another order. The same elements are kept; for
+    scores within a rounding of their threshold see docs/context-parallelism.md.
+
+    With ``placement="post_softmax"`` the ranks first exchange the LSE of their keys, so each rank reads its K twice.
+    With ``"sampled_softmax"`` each rank samples its own keys and reads its K once.
 
     Args:
         query, threshold: as in `incremental_attention`, the same in all ranks.
-        key, value: this rank's share of the cache, contiguous or paged; S may be 0. All ranks have the same dtype, and
-            each the sizes that it likes.
-        value_sum: float32 [B, Hkv, D], the sum of the valid V rows of this rank; switches V-mean compensation on. With
-            several tokens [B, Hkv, Sq, D], of those that each sees.
-        group: any backend for the device of the tensors; None: the default group.
-        options: those of `incremental_attention` but ``actual_query_lengths`` and ``value_mean``. Lengths, block tables
-            and the scales of an int8 cache are of this rank's share; the others are the same in all ranks. With several
-            query tokens ``actual_seq_lengths`` is [B, Sq], the keys of this share that each token sees, which are its
-            first ones: `row_lengths` of the whole sequence, cut to this rank's run of keys or counted by
+        key, value: this rank's share of the cache, contiguous or paged; S may be 0. All ranks must have the same dtype;
+            sizes may differ.
+        value_sum: float32 [B, Hkv, D], the sum of this rank's valid V rows; switches V-mean compensation on. With
+            several tokens [B, Hkv, Sq, D], the sum of the V rows that each token sees.
+        group: process group with a backend for the device of the tensors; None: the default group.
+        options: options of `incremental_attention`, except ``actual_query_lengths`` and ``value_mean``. Lengths, block
+            tables and the scales of an int8 cache describe this rank's share. The others are the same on all ranks.
+            With several query tokens ``actual_seq_lengths`` is [B, Sq], the number of this share's first keys that each
+            token sees. Take `row_lengths` of the whole sequence, and cut it to this rank's run of keys or count it with
             `Sharding.held`. Tokens that are not real see none.
 
     Returns:
-        The whole row's output as `incremental_attention` gives it, in all ranks.
+        The output of the whole rows as in `incremental_attention`, on all ranks.
 
     Raises:
-        TopThetaValueError, TopThetaTypeError, TopThetaNotImplementedError: as `incremental_attention`; there is no
-            process group; a rank is gone; or, the first time that a call of this kind is made, the ranks differ in
-            shapes or options. Where one rank alone raises before it meets the others, they wait until the timeout of
-            the group, as with any collective.
+        TopThetaValueError, TopThetaTypeError, TopThetaNotImplementedError: as `incremental_attention`; no process group
+            exists; a rank is gone; or, in the first call of its kind, the ranks differ in shapes or options. If a
+            single rank raises before the exchange, the others wait until the timeout of the group, as in any
+            collective.
 
     Example:
         >>> import torch, toptheta_npu
@@ -93,10 +94,12 @@ def context_parallel_attention_with_stats(
     group: dist.ProcessGroup | None = None,
     **options: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Run `context_parallel_attention` and return also what the whole rows kept. Nothing more is exchanged.
+    """Run `context_parallel_attention`, and also return the LSE and the kept elements of the whole rows.
+
+    The ranks exchange nothing more for it.
 
     Returns:
-        (out; lse float32; kept int32), as the first three of `incremental_attention_with_stats`.
+        The tuple (out, lse float32, kept int32), as the first three of `incremental_attention_with_stats`.
 
     Example:
         >>> import torch, toptheta_npu
@@ -121,7 +124,7 @@ def _arguments(query: Tensor, key: Tensor, value: Tensor, threshold: Tensor, opt
 
 
 def _attend(given: Arguments, value_sum: Tensor | None, group: dist.ProcessGroup | None) -> tuple[Tensor, Parts]:
-    """Compute the output, and return also what it was merged from."""
+    """Compute the output; return it and the parts that it was merged from."""
     if under_transforms():
         tensors = {**given._asdict(), "value_sum": value_sum}
         refuse_derivatives(tensors.items())
@@ -161,7 +164,7 @@ def _own_share(given: Arguments, value_sum: Tensor | None) -> Share:
 
 
 def _gathered(exchange: Exchange, share: Share, value_sum: Tensor | None) -> tuple[Parts, Tensor | None]:
-    """Gather what all ranks found, and the mean of their V rows where they sent sums."""
+    """Gather the results of all ranks, and the mean of their V rows if they sent sums."""
     lse = None
     if share.arguments.placement != "pre_softmax":
         own = share.lse() if share.arguments.placement == "post_softmax" else share.sampled_lse()

@@ -1,7 +1,7 @@
-"""What the ranks of a process group tell each other: tensors in one buffer, gathered by all of them at once.
+"""Exchanges tensors between the ranks of a process group: packed in one buffer, gathered by all ranks at once.
 
-There is one kind of collective, the all-gather of equal int32 buffers, which gloo, hccl and nccl all have. It adds
-nothing up, so every rank sees the same bits.
+The only collective is the all-gather of equal int32 buffers, which gloo, hccl and nccl all have. It does not add
+anything up, so every rank sees the same bits.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from torch import Tensor
 from .._checks import ROW_PLACEMENTS, check_choice
 from ..errors import TopThetaTypeError, TopThetaValueError, shortened
 
-#: Bytes in which a rank says what its call is like.
+#: Bytes in which a rank describes its call.
 _FACTS_BYTES = 1024
 _WORD = 4
 
 
 class Exchange:
-    """The ranks that hold a sequence together.
+    """The ranks that share a sequence.
 
     Attributes:
-        rank, world_size: of this process, and how many there are.
+        rank, world_size: rank of this process, and number of ranks.
 
     Raises:
-        TopThetaValueError: there is no process group, or this process is not in it.
-        TopThetaTypeError: ``group`` is no process group.
+        TopThetaValueError: no process group exists, or this process is not in it.
+        TopThetaTypeError: ``group`` is not a process group.
     """
 
     def __init__(self, group: dist.ProcessGroup | None) -> None:
@@ -51,7 +51,7 @@ class Exchange:
         """Stack all ranks' ``tensors`` in a new first dimension; one all-gather, bit for bit.
 
         Args:
-            tensors: float32 or int32 on one device, of the same shapes in all ranks.
+            tensors: float32 or int32 on one device, with the same shapes on all ranks.
 
         Raises:
             TopThetaValueError: a rank is gone or late, or the group has no backend for the device.
@@ -74,12 +74,12 @@ class Exchange:
         ]
 
     def agree(self, facts: Mapping[str, object], device: torch.device) -> None:
-        """Compare ``facts`` with those of the other ranks, whenever this rank has not seen them before.
+        """Compare ``facts`` with the facts of the other ranks, unless this rank has compared them before.
 
-        Calls of one kind exchange them once, before anything of a size that depends on them is sent.
+        Calls of one kind exchange them once, before they send anything whose size depends on them.
 
         Raises:
-            TopThetaValueError: in all ranks, where one has other facts than rank 0; as `gather`.
+            TopThetaValueError: on all ranks, if one has other facts than rank 0; as `gather`.
         """
         content = json.dumps(facts).encode().ljust(_FACTS_BYTES)
         agreed = _AGREED.setdefault(self._group, set())
@@ -97,7 +97,7 @@ class Exchange:
         agreed.add(content)
 
 
-#: What the ranks of each group agreed on before.
+#: The facts that the ranks of each group have agreed on.
 _AGREED: WeakKeyDictionary[dist.ProcessGroup, set[bytes]] = WeakKeyDictionary()
 
 
@@ -111,14 +111,14 @@ def exchanged_bytes(
     vmc: bool = False,
     query_tokens: int = 1,
 ) -> int:
-    """Count the bytes that each rank hands to the exchange of one layer in one step.
+    """Compute the bytes that each rank sends per layer and step.
 
-    An all-gather among w ranks brings w - 1 times as many to each of them. The length of the sequence does not matter.
+    In an all-gather, each of w ranks receives w - 1 times as many. The length of the sequence does not matter.
 
     Args:
         batch, num_heads, num_key_value_heads, head_dim: B, Hq, Hkv and D of the step.
-        placement: by probabilities the LSE of each row is exchanged first.
-        vmc: whether a sum of V rows goes along.
+        placement: placement of the threshold; with probabilities the ranks first exchange the LSE of each row.
+        vmc: whether the ranks also exchange a sum of V rows.
         query_tokens: Sq of the step.
 
     Raises:

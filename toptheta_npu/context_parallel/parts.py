@@ -1,4 +1,4 @@
-"""A rank's share of a decode step, and what all ranks found in theirs."""
+"""A rank's share of a decode step, and the results of all ranks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Share:
     arguments: Arguments
 
     def sizes(self) -> dict[str, Any]:
-        """Collect what all ranks have in common."""
+        """Collect the sizes that all ranks have in common."""
         a = self.arguments
         return {
             "batch": len(a.query), "query_tokens": a.query_tokens, "num_heads": a.num_heads,
@@ -44,7 +44,7 @@ class Share:
         return part.maximum + part.discarded_mass.log()
 
     def sampled_lse(self) -> Tensor:
-        """Estimate the LSE of this rank's keys from a sample of them, as `lse` has it. This reads 400 rows of K."""
+        """Estimate `lse` from a sample of this rank's keys. This reads 400 rows of K."""
         a = self.arguments
         query, cache = query_heads(a.query, a.input_layout, a.num_heads), KeyValueCache.of(a)
         starts, lengths = valid_range(query, cache.capacity, a.key_start, a.actual_seq_lengths)
@@ -59,7 +59,7 @@ class Share:
         return drop_token_axis(weighed_lse(scores, sample))
 
     def partial(self, lse: Tensor | None = None) -> Partial:
-        """Compute what `merge_partials` needs of this rank's keys; by probabilities from the LSE of the whole rows."""
+        """Compute this rank's part for `merge_partials`; probabilities need the LSE of the whole rows."""
         a = self.arguments
         placement = "pre_softmax" if lse is None else "post_softmax"
         return incremental_attention_partial(
@@ -68,19 +68,19 @@ class Share:
 
     @property
     def n(self) -> Tensor:
-        """Valid keys, int32 [B] or [B, Sq]; clamped to the cache, as the operators do it on devices."""
+        """Valid keys, int32 [B] or [B, Sq]; clamped to the cache, as the operators do on devices."""
         a = self.arguments
         capacity = cache_capacity(a.key, a.input_layout, a.block_table)
         return valid_range(a.query, capacity, a.key_start, a.actual_seq_lengths)[1].int()
 
 
 def _where(arguments: Arguments) -> dict[str, Any]:
-    """Collect the arguments that say where the keys lie."""
+    """Collect the arguments that locate the keys."""
     return {name: getattr(arguments, name) for name in _WHERE}
 
 
 class Parts(NamedTuple):
-    """What all ranks found, each field with the ranks as its first dimension; ``n`` are their valid keys, [w, B]
+    """The results of all ranks; the first dimension of each field is the rank. ``n`` are their valid keys, [w, B]
     or [w, B, Sq]."""
 
     out: Tensor
@@ -99,7 +99,7 @@ class Parts(NamedTuple):
         return (self.maximum + (self.kept_mass + self.discarded_mass).log()).logsumexp(0)
 
     def all_kept(self) -> Tensor:
-        """Count the kept elements of the whole rows, int32; where nothing passed, the one that stands in."""
+        """Count the kept elements of the whole rows, int32; 1 if nothing passed and the largest element stands in."""
         kept = self.kept.sum(0)
         # in a row without keys, or with scores of -inf alone, nothing can
         return torch.where((kept == 0) & (self.maximum.amax(0) != -torch.inf), 1, kept).int()
@@ -109,7 +109,7 @@ def with_room(given: Arguments) -> Arguments:
     """Give a cache without room for keys one row, which is not valid. A rank without keys may have such a cache.
 
     Raises:
-        TopThetaValueError: there is no room, but a length.
+        TopThetaValueError: the cache has no room, but a length above 0 is given.
     """
     axis, caches = 2 if given.input_layout == "BNSD" else 1, (given.key, given.value)
     if not all(isinstance(cache, Tensor) and cache.dim() > axis and cache.shape[axis] == 0 for cache in caches):

@@ -1,4 +1,4 @@
-"""Which keys of a growing sequence lie on which rank."""
+"""Assigns the keys of a growing sequence to ranks."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from .exchange import Exchange
 
 @dataclass(frozen=True)
 class Sharding:
-    """Keys go round the ranks in blocks: key p of a sequence lies on rank (p // interleave) % world_size.
+    """Distributes keys to the ranks in blocks: key p of a sequence is on rank (p // interleave) % world_size.
 
-    Each rank holds its keys in their order. No rank ever holds over ``interleave`` keys more than another, however long
-    the sequence gets. With an ``interleave`` of at least length / world_size each rank holds one run of keys.
+    Each rank holds its keys in order. No two ranks ever differ by more than ``interleave`` keys, for sequences of any
+    length. With an ``interleave`` of at least length / world_size each rank holds one run of keys.
 
     Attributes:
-        rank, world_size: of this process, and how many there are.
+        rank, world_size: rank of this process, and number of ranks.
         interleave: keys per block.
 
     Raises:
-        TopThetaTypeError, TopThetaValueError: a number that is no int, or out of its range.
+        TopThetaTypeError, TopThetaValueError: a number is not an int, or out of its range.
 
     Example:
         >>> ranks = [Sharding(rank, 3, interleave=2) for rank in range(3)]
@@ -49,7 +49,7 @@ class Sharding:
         """Make the sharding over the ranks of a process group; None: the default one.
 
         Raises:
-            TopThetaTypeError, TopThetaValueError: there is no such group; as the class.
+            TopThetaTypeError, TopThetaValueError: the group does not exist; as the class.
         """
         exchange = Exchange(group)
         return cls(exchange.rank, exchange.world_size, interleave)
@@ -61,7 +61,7 @@ class Sharding:
     def held(self, length: Tensor) -> Tensor: ...
 
     def held(self, length: Any) -> Any:
-        """Count the keys that this rank holds of the first ``length`` of a sequence; an int, or an integer tensor."""
+        """Count how many of the first ``length`` keys of a sequence this rank holds; an int, or an integer tensor."""
         if not isinstance(length, Tensor):
             return int(self.held(torch.tensor(length, dtype=torch.int64, device="cpu")))
         every = self.interleave * self.world_size

@@ -1,4 +1,4 @@
-"""What a model sees around its texts: the tokens that begin a sequence and part one document from the next."""
+"""The tokens around a model's texts: those that begin a sequence and separate documents."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Conventions:
     """How text becomes a sequence.
 
     Attributes:
-        first: the token in front of every sequence: the tokenizer's BOS, if it puts one in front of a text. Serving
-            does so too, and many heads attend to it, which thresholds have to know of.
-        separator: the token after every document: the tokenizer's EOS, as in pre-training; its BOS if it has none;
+        first: the token before every sequence: the tokenizer's BOS, if it puts one before a text. Serving does so too,
+            and many heads attend to it, so calibration must include it.
+        separator: the token after every document: the tokenizer's EOS, as in pre-training; its BOS if it has no EOS;
             None if it has neither.
     """
 
@@ -46,7 +46,7 @@ class Conventions:
         return cls(tokenizer, bos if begins else None, bos if eos is None else eos)
 
     def tokens(self, text: str, ends: bool) -> Tokens:
-        """Tokenise a piece of a document. Append the separator where the document ends."""
+        """Tokenise a piece of a document. Append the separator if the document ends."""
         ids: list[int] = list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
         if ends and self.separator is not None:
             ids.append(self.separator)
@@ -57,7 +57,7 @@ class Conventions:
         return body if self.first is None else np.concatenate([np.array([self.first], dtype=np.int32), body])
 
     def body(self, length: int) -> int:
-        """Count the tokens of text that a sequence of ``length`` holds."""
+        """Compute the number of text tokens in a sequence of ``length``."""
         return length - (self.first is not None)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""What a file is that holds no text in UTF-8, told by its first bytes, and how to make such text of it."""
+"""Recognises files that are not UTF-8 text by their first bytes, and says how to convert them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 
 class Format(NamedTuple):
-    """A form of files that are not read as text.
+    """A file format that is not read as text.
 
     Attributes:
         name: a noun, for the error messages.
-        remedy: how to get text in UTF-8; empty where there is no way.
+        remedy: how to get text in UTF-8; empty if that is not possible.
     """
 
     name: str
@@ -25,7 +25,7 @@ class Format(NamedTuple):
 BINARY = Format("binary file")
 _UTF_16 = Format("UTF-16 file", "convert it: iconv -f utf-16 -t utf-8")
 _CONVERTED = "convert it to JSON lines, which have an object a line"
-# UTF-32's little-endian mark begins with that of UTF-16
+# UTF-32's little-endian mark begins with UTF-16's mark
 _BY_BEGINNING = (
     (b"\xff\xfe\0\0", Format("UTF-32 file", "convert it: iconv -f utf-32 -t utf-8")),
     (b"\0\0\xfe\xff", Format("UTF-32 file", "convert it: iconv -f utf-32 -t utf-8")),
@@ -41,15 +41,15 @@ _BY_BEGINNING = (
     (b"ARROW1\0\0", Format("Arrow file", _CONVERTED)),
 )
 _BZIP2 = Format("bzip2 file", "unpack it: bunzip2 -k")
-#: Bytes of UTF-16 without a mark that are looked at.
+#: Number of bytes to examine for UTF-16 without a mark.
 _LOOKED_AT = 64
 
 
 def foreign_format(beginning: bytes) -> Format | None:
-    """Tell the form of a file that is no text in UTF-8. Return None for what may be such text.
+    """Recognise the format of a file that is not UTF-8 text. Return None if it may be such text.
 
     Args:
-        beginning: its first bytes, the more the surer.
+        beginning: first bytes of the file; more bytes give a surer answer.
 
     Example:
         >>> foreign_format("text".encode("utf-16")).name, foreign_format(b"text")

@@ -1,4 +1,4 @@
-"""Documents to windows of one length, no more of them read than needed."""
+"""Cuts documents into windows of one length, and reads only as much as needed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from .conventions import Conventions, Tokens
 from .sources import Source
 
-#: The most windows that are kept back.
+#: The most windows to hold out.
 MAX_HELD_OUT = 16
 
 
@@ -23,9 +23,9 @@ class Windows:
     """Windows of tokens.
 
     Attributes:
-        tokens: int64 [length] each.
-        rest: tokens that were read and fill no window.
-        sources: of which something was read.
+        tokens: the windows, int64 [length] each.
+        rest: number of tokens that were read but fill no window.
+        sources: the sources that were read, at least in part.
     """
 
     tokens: list[Tensor] = field(default_factory=list)
@@ -76,20 +76,20 @@ def collect_windows(
 ) -> Windows:
     """Collect windows of ``length`` tokens from the documents of ``sources``.
 
-    The documents of a source are joined and cut. The ends of sources are joined, too. With ``most`` the windows are
-    dealt: the first of every source, then the second of every source and so on. So a few windows of many files still
-    differ. Nothing is drawn at random: the same files give the same windows. A text file is tokenised in pieces of
-    about 128 KiB, and none beyond those that the windows need.
+    The documents of a source are joined and cut. The ends of sources are joined, too. With ``most``, sources take
+    turns: the first window of every source, then the second of every source, and so on. So even a few windows cover
+    many files. Nothing is random: the same files give the same windows. A text file is tokenised in pieces of about
+    128 KiB, and only as many as the windows need.
 
     Args:
-        sources: what to read.
-        conventions: of the tokenizer.
-        length: tokens of a window, at least 2.
-        most: how many windows; None: all that there are, one source after the other.
-        progress: called with the number of windows, after each.
+        sources: sources to read.
+        conventions: conventions of the tokenizer.
+        length: tokens per window, at least 2.
+        most: maximum number of windows; None: all, one source after the other.
+        progress: called after each window with the number of windows.
 
     Raises:
-        TopThetaTypeError, TopThetaValueError: a source cannot be read, or what it holds is not text.
+        TopThetaTypeError, TopThetaValueError: a source cannot be read, or does not hold text.
 
     Example:
         >>> from toptheta_npu.assets import load_tiny_llama
@@ -113,7 +113,7 @@ def collect_windows(
 
 
 def held_out_count(windows: int) -> int:
-    """Choose how many windows to keep back beside or among ``windows``: one in ten, at least one and at most 16.
+    """Compute how many windows to hold out of ``windows``, or besides them: one in ten, at least one, at most 16.
 
     Example:
         >>> held_out_count(64), held_out_count(3), held_out_count(1000)
@@ -123,7 +123,7 @@ def held_out_count(windows: int) -> int:
 
 
 def held_out_places(windows: int, count: int) -> list[int]:
-    """Choose which ``count`` of the windows to keep back: evenly spread.
+    """Choose which ``count`` of the windows to hold out, evenly spread.
 
     Example:
         >>> held_out_places(30, 3)
@@ -133,7 +133,7 @@ def held_out_places(windows: int, count: int) -> list[int]:
 
 
 def _stream(source: Source, conventions: Conventions, rests: _Packer, read: list[Source]) -> Iterator[Tokens]:
-    """Yield full runs of one source. What its end leaves joins those of the others, which may fill runs too."""
+    """Yield full runs of one source. The rest at its end joins the rests of others, which may fill runs too."""
     read.append(source)
     packer = _Packer(rests.size)
     for piece in source.pieces():
@@ -144,7 +144,7 @@ def _stream(source: Source, conventions: Conventions, rests: _Packer, read: list
 
 
 def _dealt(streams: Iterable[Iterator[Tokens]]) -> Iterator[Tokens]:
-    """Yield one of every stream in turn. No stream is begun before its first turn."""
+    """Yield one item of every stream in turn. No stream starts before its first turn."""
     current = streams
     while current:
         going_on = []

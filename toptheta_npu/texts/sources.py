@@ -1,4 +1,4 @@
-"""Where documents come from: text files, files of JSON lines, and folders of both, read piece by piece."""
+"""Reads documents piece by piece from text files, files of JSON lines, and folders of both."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .._files import file_error, status
 from ..errors import TopThetaTypeError, TopThetaValueError, shown
 from .formats import BINARY, Format, foreign_format
 
-#: Bytes of a text file that are tokenised at a time, about.
+#: About how many bytes of a text file to tokenise at a time.
 PIECE = 2**17
 _JSON_LINES = (".jsonl", ".ndjson")
-#: May hold JSON lines or JSON of another form, which is no text.
+#: May hold JSON lines, or JSON of another form, which is not text.
 _JSON = ".json"
-#: What a folder holds beside texts.
+#: Files in a folder that are not texts.
 _EMPTY, _OTHER_JSON = Format("empty file"), Format(".json file", "name it .jsonl if it has an object a line")
 _LINKED, _BROKEN, _SPECIAL = Format("linked folder", "name it too"), Format("broken link"), Format("special file")
 
@@ -29,8 +29,8 @@ class Piece(NamedTuple):
     """A part of a document.
 
     Attributes:
-        text: cut after a line or before a space, where there is one.
-        ends: whether the document ends with it.
+        text: the text, cut after a line or before a space if it has one.
+        ends: whether the document ends with this piece.
     """
 
     text: str
@@ -41,7 +41,7 @@ class Source(Protocol):
     """Some documents.
 
     Attributes:
-        name: without the folder that they lie in.
+        name: name without the folder.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Source(Protocol):
 
 
 class StoredText:
-    """One document that is in memory.
+    """One document in memory.
 
     Example:
         >>> list(StoredText("greeting", "hello world").pieces())
@@ -68,14 +68,14 @@ class StoredText:
 
 
 class PlainText:
-    """A text file: one document. It is closed between two pieces.
+    """A text file: one document. The file is closed between two pieces.
 
     Args:
-        path: the file; errors name it as it was given.
-        name: for the record.
+        path: the file; errors name it as given.
+        name: name to record.
 
     Raises:
-        TopThetaValueError: while it is read: bytes that are not text in UTF-8, or a file that cannot be read.
+        TopThetaValueError: during reading: bytes that are not UTF-8 text, or a file that cannot be read.
     """
 
     def __init__(self, path: Path, name: str) -> None:
@@ -96,7 +96,7 @@ class PlainText:
             offset += used
 
     def _decoded(self, block: bytes, offset: int, ends: bool) -> tuple[str, int]:
-        """Decode the characters that are whole, and count their bytes."""
+        """Decode the complete characters, and count their bytes."""
         found = foreign_format(block) if offset == 0 else BINARY if b"\0" in block else None
         if found is not None:
             got = "a binary file, with null bytes" if found is BINARY else found.one
@@ -110,14 +110,14 @@ class PlainText:
 
 
 class JsonLines(PlainText):
-    """A file of JSON objects, one a line: the texts in one of their fields are the documents.
+    """A file of JSON objects, one per line: the texts in one of their fields are the documents.
 
     Args:
         path, name: as :class:`PlainText`.
-        field: of the objects.
+        field: field of the objects that holds the text.
 
     Raises:
-        TopThetaTypeError: the field is not text; the message has file and line.
+        TopThetaTypeError: the field is not text; the message gives file and line.
         TopThetaValueError: as :class:`PlainText`; or a line is not a JSON object with this field.
     """
 
@@ -126,7 +126,7 @@ class JsonLines(PlainText):
         self._field = field
 
     def pieces(self) -> Iterator[Piece]:
-        """Yield the documents. Leave out lines without anything."""
+        """Yield the documents. Skip empty lines."""
         for number, line in enumerate(self._lines(), start=1):
             if line.strip():
                 yield Piece(self._text_of(f"{self.path}:{number}", line), True)
@@ -164,11 +164,11 @@ class JsonLines(PlainText):
 
 
 class LeftOut(NamedTuple):
-    """What a folder holds and is not read.
+    """An entry of a folder that is not read.
 
     Attributes:
-        path: of a file, or of a link to a folder.
-        what: a noun for it; its remedy is how to make it be read, or empty.
+        path: path of a file, or of a link to a folder.
+        what: a noun for it, with a remedy that makes it readable, or an empty one.
     """
 
     path: Path
@@ -177,22 +177,22 @@ class LeftOut(NamedTuple):
 
 @dataclass
 class Sources:
-    """What was found.
+    """The result of `find_sources`.
 
     Attributes:
-        sources: in the order in which they were named; the files of a folder by their paths.
-        left_out: from folders, by their paths.
+        sources: the sources in the order given; the files of a folder are sorted by path.
+        left_out: entries of folders that are not read, sorted by path.
     """
 
     sources: list[Source] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
 
     def notes(self) -> list[str]:
-        """Say what was left out, in one sentence; none where nothing was."""
+        """Name the skipped entries in one sentence; empty if none was skipped."""
         return [f"Left out: {self._all_left_out()}."] if self.left_out else []
 
     def aside(self) -> str:
-        """Say the same behind what an error says of the texts."""
+        """Name the skipped entries as an addition to an error about the texts."""
         return f" (left out: {self._all_left_out()})" if self.left_out else ""
 
     def _all_left_out(self) -> str:
@@ -207,16 +207,16 @@ class Sources:
 def find_sources(paths: Sequence[Path], field: str = "text") -> Sources:
     """Find the sources behind ``paths``: text files, files of JSON lines, and folders of both.
 
-    Files with names ending in .jsonl or .ndjson are JSON lines, every other file is plain text. Hidden files of a
-    folder are not read. Nor are its empty, binary, compressed and UTF-16 files, those ending in .json, and linked
-    folders: these are listed as left out.
+    Files whose names end in .jsonl or .ndjson are JSON lines; every other file is plain text. Hidden files of a folder
+    are skipped silently. Empty, binary, compressed, UTF-16 and .json files and linked folders in it are skipped, too,
+    and listed in ``left_out``.
 
     Args:
         paths: files and folders.
-        field: of JSON lines.
+        field: field of JSON lines that holds the text.
 
     Raises:
-        TopThetaValueError: a path leads nowhere, a file is empty or ends in .json, or a folder holds no text.
+        TopThetaValueError: a path does not exist, a file is empty or ends in .json, or a folder holds no text.
 
     Example:
         >>> import tempfile
@@ -290,6 +290,6 @@ def _read(path: Path, offset: int) -> bytes:
 
 
 def _up_to_a_break(text: str) -> str:
-    """Cut a text after its last line or, if it is all one line, before its last space."""
+    """Cut a text after its last line or, if it is a single line, before its last space."""
     line, space = text.rfind("\n") + 1, text.rfind(" ")
     return text[: line or (space if space > 0 else len(text))]
