@@ -1,4 +1,4 @@
-"""The embedded model: a really trained LLaMA of 5.7 M parameters with its tokenizer and thresholds."""
+"""The embedded model: a trained LLaMA of 5.7 M parameters with its tokenizer and thresholds."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def load_tiny_llama_thresholds(placement: Placement = "post_softmax") -> Thresho
     """Load the thresholds stored with the embedded model, for k from 32 to 512 (pooled estimator).
 
     Args:
-        placement: ``"post_softmax"``, of probabilities as `calibrate` makes them, or ``"pre_softmax"``, of scores.
+        placement: ``"post_softmax"`` for probabilities, the default of `calibrate`, or ``"pre_softmax"`` for scores.
 
     Raises:
-        TopThetaValueError: another placement.
+        TopThetaValueError: the placement is neither of these.
 
     Example:
         >>> table = load_tiny_llama_thresholds()

@@ -1,7 +1,7 @@
-"""Finds the texts of the running Python: the sources of its library, behind the embedded model, and English prose.
+"""Finds the texts of the running Python: the library sources that the embedded model was trained on, and English prose.
 
-Nothing is downloaded and nothing is stored: the corpus is read from the interpreter at hand. Modules
-are split by name, so a module is in exactly one of the splits on every machine.
+Nothing is downloaded or stored: the corpus is read from the running interpreter. Modules are split by name, so a
+module is in exactly one split on every machine.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _TEST_FOLDERS = {"test", "tests", "idle_test"}
 
 
 def split_of(relative: Path) -> Split | None:
-    """Name the split of one library file, or None where it is left out.
+    """Name the split of one library file, or None if it is left out.
 
-    One top-level name in ten goes to calibration, one to evaluation; the library's own tests, where
-    a distribution ships them, are training text only.
+    One top-level name in ten goes to calibration, one to evaluation. If a distribution ships the library's own tests,
+    they are training text only.
 
     Args:
         relative: path below the library folder, for example ``Path("json/decoder.py")``.
@@ -83,7 +83,7 @@ def read_split(split: Split) -> list[tuple[str, str]]:
 
 
 def python_note() -> str | None:
-    """Tell the user, in a sentence, when the running Python is not the one behind the committed figures."""
+    """Return a note if the running Python is not the one behind the committed figures, else None."""
     if sys.version_info[:2] == REFERENCE_PYTHON:
         return None
     want = ".".join(map(str, REFERENCE_PYTHON))
@@ -95,10 +95,10 @@ def python_note() -> str | None:
 
 
 def token_windows(tokenizer: PreTrainedTokenizerBase, split: Split, length: int, count: int) -> Tensor:
-    """Cut ``count`` windows of ``length`` tokens from ``split``, none overlapping, each within one file.
+    """Cut ``count`` windows of ``length`` tokens from ``split``, without overlap, each within one file.
 
-    Windows are dealt out file by file (every file's first window before any file's second), so that a
-    small count still covers many modules.
+    Files take turns: every file's first window comes before any file's second. So even a small count covers many
+    modules.
 
     Returns:
         int64 [count, length].

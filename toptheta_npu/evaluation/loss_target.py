@@ -1,4 +1,4 @@
-"""The largest tau whose loss of perplexity stays below a target, by bisection over held-out windows."""
+"""Finds the largest tau whose perplexity loss stays below a target, by bisection over held-out windows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STEPS = 8
 
 @dataclass(frozen=True)
 class Tried:
-    """A tau, with its change of perplexity against dense attention and what it measured."""
+    """A tau, with its change of perplexity against dense attention and its measurement."""
 
     tau: float
     change: Change
@@ -29,11 +29,11 @@ class Tried:
 
 @dataclass(frozen=True)
 class Found:
-    """What the search came to.
+    """The result of the search.
 
     Attributes:
-        below: the largest tau tried whose whole 95 % interval lies below the target; None: there was none.
-        above: the smallest tau tried whose interval reaches it; None: there was none.
+        below: the largest tau tried whose whole 95 % interval lies below the target; None if no tau did.
+        above: the smallest tau tried whose interval reaches the target; None if no tau did.
     """
 
     below: Tried | None
@@ -44,13 +44,13 @@ def search_tau(
     task: Task, model: PreTrainedModel, most_loss: float, *,
     progress: Callable[[Tried], None] = lambda tried: None, steps: int = STEPS,
 ) -> Found:  # fmt: skip
-    """Search the largest tau of which the samples exclude a loss of ``most_loss`` percent.
+    """Search the largest tau at which the samples exclude a loss of ``most_loss`` percent.
 
     Args:
-        task: perplexity, of at least three windows: fewer have no interval.
-        most_loss: percent of perplexity.
+        task: perplexity task with at least three windows, since fewer have no interval.
+        most_loss: largest acceptable loss, in percent of perplexity.
         progress: called with each tau that was tried.
-        steps: how often the range from `LEAST` to `MOST` is halved.
+        steps: number of times to halve the range from `LEAST` to `MOST`.
     """
     dense = task.measure(make_method("dense"), model)
     low, high = math.log(LEAST), math.log(MOST)

@@ -1,4 +1,4 @@
-"""A task measures a method: what every sample scored, and what attention read to score it."""
+"""A task measures a method: the score of every sample, and the rows that attention read for it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Measurement:
     """One method on one task.
 
     Attributes:
-        metric: what a sample's score is: ``"nats per token"``, ``"accuracy"``, or a metric of lm-eval.
+        metric: name of the score: ``"nats per token"``, ``"accuracy"``, or a metric of lm-eval.
         higher_is_better: False for losses.
-        scores: one per window, prompt or document; all methods have the same samples in the same order, so that two
-            methods are compared sample by sample.
-        reads: of the layers from 2 on.
-        reads_all: of all layers.
-        layers: of each layer.
-        details: more of the task, by name; values are as JSON has them.
+        scores: one score per window, prompt or document. All methods have the same samples in the same order, so two
+            methods can be compared sample by sample.
+        reads: reads of the layers from 2 on.
+        reads_all: reads of all layers.
+        layers: reads of each layer.
+        details: further results of the task by name, in JSON types.
     """
 
     metric: str
@@ -40,7 +40,7 @@ class Measurement:
 
 
 def perplexity(nats: float) -> float:
-    """Compute the perplexity of a loss in nats; infinite where it is beyond a float.
+    """Compute the perplexity of a loss in nats; infinite if a float cannot hold it.
 
     Example:
         >>> perplexity(0.0), perplexity(1000.0)
@@ -57,11 +57,11 @@ class Task(Protocol):
 
     @property
     def name(self) -> str:
-        """As `toptheta evaluate --tasks` has it."""
+        """The name that `toptheta evaluate --tasks` takes."""
 
     @property
     def samples(self) -> int:
-        """How many scores a measurement has."""
+        """The number of scores in a measurement."""
 
     def measure(
         self, method: Method, model: PreTrainedModel, progress: Callable[[int], None] = lambda done: None
@@ -69,9 +69,9 @@ class Task(Protocol):
         """Measure all samples under a method, one sample at a time.
 
         Args:
-            method: how to attend.
-            model: the model of the task.
-            progress: called with the number of finished samples; what it raises ends the measurement.
+            method: method to measure.
+            model: model of the task.
+            progress: called with the number of finished samples; an exception from it ends the measurement.
         """
 
 

@@ -1,4 +1,4 @@
-"""Counts what a method read, from the summaries of the rows of each sample."""
+"""Counts the reads of a method, from the summaries of each sample's rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .reads import LayerReads, Reads
 
 
 class SamplesRead(NamedTuple):
-    """Hold what all samples read, by the names that `Measurement` has for it."""
+    """The reads of all samples, with the field names of `Measurement`."""
 
     reads: Reads
     reads_all: Reads
@@ -26,7 +26,7 @@ class SamplesRead(NamedTuple):
 
 
 class ReadCounter:
-    """Add up what a method read, one sample after the other, in memory that does not grow with them.
+    """Adds up the reads of a method, sample by sample, in constant memory.
 
     Args:
         method: the method that runs.
@@ -55,8 +55,8 @@ class ReadCounter:
         self._layers = list(map(add, self._layers, summaries)) if self._layers else list(summaries)
 
     def result(self) -> SamplesRead:
-        """Give what the samples so far read."""
-        # the first layers score every key, whatever the method does in the others
+        """Return the reads of the samples so far."""
+        # the first layers score every key under every method
         key_reads = [EVERY_KEY] * DENSER_LAYERS + [self._method.key_reads] * len(self._layers)
         layers = tuple(map(_layer_reads, self._layers, key_reads))
         judged = summarise(self._layers[DENSER_LAYERS:], self._method.key_reads)

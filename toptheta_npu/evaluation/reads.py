@@ -1,4 +1,4 @@
-"""Holds what attention read: kept elements, V rows and K rows, over rows, heads and layers."""
+"""The reads of attention: kept elements, V rows and K rows, over rows, heads and layers."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Reads:
-    """Hold what the rows read, per layer group: kept elements per query head, V rows per KV head.
+    """The reads of rows, per layer group: kept elements per query head, V rows per KV head.
 
-    ``empty_share`` is the share of the pairs of row and query head in which nothing passed and the largest element
-    stands in, ``key_rows_mean`` the K rows that were read to choose the V rows. ``kept_over_target`` is k~/k of the
-    rows with more keys than their layer's k, None where no row has a k.
+    ``empty_share`` is the fraction of (row, query head) pairs in which nothing passed and the largest element stands
+    in. ``key_rows_mean`` is the mean number of K rows read to choose the V rows. ``kept_over_target`` is k~/k of the
+    rows with more keys than their layer's k; None if no row has a k.
     """
 
     kept_mean: float
@@ -26,18 +26,17 @@ class Reads:
 
     @property
     def value_row_saving(self) -> float:
-        """Tell how many times fewer V rows than dense attention are read."""
+        """Divide the V rows that dense attention reads by the V rows read here."""
         return self.keys_mean / self.value_rows_mean if self.value_rows_mean else math.inf
 
 
 @dataclass(frozen=True)
 class LayerReads:
-    """Hold what the rows of one layer read.
+    """The reads of one layer.
 
     Attributes:
-        reads: over all its rows and heads; 0 in a layer that has none, such as one with a sliding window.
-        kept_over_target: k~ over the layer's k per query head, of the rows with more keys than that; None where there
-            were none.
+        reads: reads over all its rows and heads; 0 in a layer without rows, such as one with a sliding window.
+        kept_over_target: k~/k per query head, over the rows with more keys than the layer's k; None without such rows.
     """
 
     reads: Reads

@@ -1,7 +1,7 @@
-"""Keeps the points of an evaluation as JSON lines, written as they are finished: an interrupted run goes on.
+"""Stores the points of an evaluation as JSON lines, as soon as each is finished, so that a run can resume.
 
-The first line is the header, every other one a point with its measurement. A header says everything that the figures
-depend on, so points of another header never come into the same file. More tasks and tables may join it.
+The first line is the header; every other line is a point with its measurement. The header holds everything that the
+figures depend on, so points with another header never enter the same file. More tasks and tables may join it.
 """
 
 from __future__ import annotations
@@ -61,15 +61,15 @@ class Point:
 
 @dataclass(frozen=True)
 class Header:
-    """Hold what all points of a file have in common.
+    """The facts that all points of a file share.
 
     Attributes:
-        model: its name, without folders.
-        fingerprint: of the model, "" for one that has none.
-        settings: by task, as JSON has them.
-        tables: name and digest of the thresholds.
-        environment: versions of what computed.
-        digests: of all of the model and of its tokenizer, by what they are of.
+        model: name of the model, without folders.
+        fingerprint: fingerprint of the model, "" if it has none.
+        settings: settings of each task, in JSON types.
+        tables: name and digest of each table of thresholds.
+        environment: versions of the software and hardware.
+        digests: digests of every part of the model and of its tokenizer.
     """
 
     model: str
@@ -82,7 +82,7 @@ class Header:
 
 @dataclass(frozen=True)
 class Results:
-    """Hold a file of results: its header, and the measurements by point in the order of the file."""
+    """A file of results: its header, and the measurement of each point in the order of the file."""
 
     header: Header
     measurements: Mapping[Point, Measurement]
@@ -101,7 +101,7 @@ def read_results(path: str | Path) -> Results:
     """Read a file that `ResultsFile` wrote.
 
     Raises:
-        TopThetaValueError: the file cannot be read or holds something else.
+        TopThetaValueError: the file cannot be read, or is not a file of results.
     """
     lines = read_bytes(path, _WHAT, _MAX_BYTES).splitlines()
     if not lines:
@@ -119,12 +119,12 @@ def read_results(path: str | Path) -> Results:
 
 
 class ResultsFile:
-    """Write a file of results: a context, for as long as no other process may write it.
+    """Writes a file of results. Within its context no other process may write the file.
 
     Args:
-        path: the file; if it is there, its points count as finished.
-        header: of all points.
-        restart: leave out what is there.
+        path: the file; if it exists, its points count as finished.
+        header: header of all points.
+        restart: whether to discard the points in an existing file.
 
     Raises:
         TopThetaValueError: the file cannot be written, is being written by another process, holds something else, or
@@ -153,11 +153,11 @@ class ResultsFile:
         self._stack.close()
 
     def results(self) -> Results:
-        """Give what the file holds now."""
+        """Return the current content of the file."""
         return Results(self._header, dict(self.measurements))
 
     def add(self, point: Point, measurement: Measurement) -> None:
-        """Keep a finished point: it is on the disk when this returns.
+        """Store a finished point; it is on the disk when this returns.
 
         Raises:
             TopThetaValueError: it cannot be written; the points before it are still in the file.
@@ -165,12 +165,12 @@ class ResultsFile:
         self._write(self.measurements | {point: measurement})
 
     def sort(self, order: Iterable[Point]) -> None:
-        """Put the points into this order, others after them: a finished run leaves one file, however it came about."""
+        """Sort the points into this order, others last, so that resumed and uninterrupted runs leave the same file."""
         first = {point: self.measurements[point] for point in order if point in self.measurements}
         self._write(first | self.measurements)
 
     def _joined(self, found: Header) -> Header:
-        """Join the header of what is there with the tasks and tables that are new."""
+        """Add the new tasks and tables to the header found in the file."""
         ours, theirs = (json.loads(json.dumps(asdict(header))) for header in (self._header, found))
         others = [{**header, **dict.fromkeys(_OF_MODEL)} for header in (ours, theirs)]
         have, want = (_flat({**other, **_both(other, own)}) for other, own in (others[::-1], others))
@@ -184,7 +184,7 @@ class ResultsFile:
         return Header(**ours | {name: {**theirs[name], **ours[name]} for name in _JOINED})
 
     def _check_model(self, found: Header) -> None:
-        """Refuse the file of another model: its figures would be compared with those of this one."""
+        """Refuse the file of another model, since its figures must not be compared with this model's."""
         mine, theirs = self._header.digests, found.digests
         different = differences(self._header.fingerprint, found.fingerprint)
         unlike = [name for name in {**mine, **theirs} if theirs.get(name) != mine.get(name)]
@@ -205,7 +205,7 @@ class ResultsFile:
 
 
 def _both(header: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Take those of the tasks and tables of a header that the other has, too."""
+    """Select the tasks and tables of a header that the other also has."""
     return {name: {key: each for key, each in header[name].items() if key in other[name]} for name in _JOINED}
 
 

@@ -12,7 +12,7 @@ _NORMAL = statistics.NormalDist().inv_cdf(0.975)
 
 @lru_cache
 def student_quantile(freedom: int | None) -> float:
-    """Compute what Student's t with such degrees of freedom stays below in 97.5 % of all cases; None: the normal law.
+    """Compute the 97.5 % quantile of Student's t with these degrees of freedom; None: the normal distribution.
 
     Example:
         >>> [round(student_quantile(freedom), 3) for freedom in (2, 3, 10)]

@@ -1,4 +1,4 @@
-"""Shows the points of an evaluation as tables: each method's score, how it differs from dense, and what it read."""
+"""Shows the points of an evaluation as tables: each method's score, its change against dense, and its reads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .student import student_quantile
 
 _COLUMNS = ("method", "thresholds", "k", "score", "against dense", "kept", "V rows", "K+V", "k̃/k")
 _LARGE = 1e6  # from here on, all digits of a perplexity would fill the table
-#: How metrics begin that are losses in nats per token, word or byte.
+#: Prefixes of metrics that are losses in nats per token, word or byte.
 _NATS = "nats per "
 
 
@@ -23,10 +23,10 @@ class Change(NamedTuple):
     """A difference to dense, in ``unit``.
 
     Attributes:
-        value: the mean.
-        standard_error: of it; None: one sample has no spread.
-        low, high: its 95 % interval; infinite where there is no spread, NaN where the difference is not finite.
-        unit: "%" of perplexity, "points" of a share, or the metric.
+        value: the mean difference.
+        standard_error: its standard error; None for one sample, which has no spread.
+        low, high: its 95 % interval; infinite without a spread, NaN if the difference is not finite.
+        unit: "%" of perplexity, percentage "points", or the metric.
     """
 
     value: float
@@ -42,15 +42,15 @@ class Change(NamedTuple):
 
 
 def change(measurement: Measurement, dense: Measurement) -> Change:
-    """Compare a measurement with the dense one, sample by sample, which are taken as independent of each other.
+    """Compare a measurement with the dense one, sample by sample. Samples count as independent.
 
-    Of losses in nats it is the change of perplexity in percent; of shares the difference of their means in points,
-    hundredths; of other scores just their difference. The interval is that of Student's t. Where every score is 0 or 1
-    error and interval are those of Agresti and Min (2005, doi:10.1002/sim.1781), who add half a sample to each of the
-    four outcomes of a pair: without a single difference they are then small and not 0.
+    For losses in nats the result is the change of perplexity in percent. For scores between 0 and 1 it is the
+    difference of their means in percentage points, for other scores the plain difference. The interval is Student's t
+    interval. If every score is 0 or 1, error and interval follow Agresti and Min (2005, doi:10.1002/sim.1781). They add
+    half a sample to each of the four outcomes of a pair, so without any difference they are small but not 0.
 
     Raises:
-        TopThetaValueError: the two have other samples.
+        TopThetaValueError: the two have different samples.
 
     Example:
         >>> from toptheta_npu.evaluation.reads import Reads
@@ -88,7 +88,7 @@ def has_finite_score(measurement: Measurement) -> bool:
 
 
 def is_loss(measurement: Measurement) -> bool:
-    """Tell whether scores are losses in nats, of which the perplexity is shown."""
+    """Tell whether scores are losses in nats, which are shown as perplexity."""
     return measurement.metric.startswith(_NATS)
 
 
@@ -133,7 +133,7 @@ def score(measurement: Measurement) -> str:
 
 
 def score_name(measurement: Measurement) -> str:
-    """Name what `score` is."""
+    """Name the quantity that `score` shows."""
     if not is_loss(measurement):
         return measurement.metric
     unit = measurement.metric.removeprefix(_NATS)
@@ -141,7 +141,7 @@ def score_name(measurement: Measurement) -> str:
 
 
 def key_value_share(measurement: Measurement) -> float | None:
-    """Divide the K and V rows that are read by those that dense attention reads; layers from 2 on."""
+    """Divide the K and V rows read by the rows that dense attention reads, in the layers from 2 on."""
     reads = measurement.reads
     if reads.key_rows_mean is None or not reads.keys_mean:
         return None
@@ -154,7 +154,7 @@ def tables_of(results: Results) -> list[Table]:
 
 
 def task_table(task: str, measurements: Mapping[Point, Measurement]) -> Table:
-    """Put the methods of one task side by side; those that share a label stay together."""
+    """Tabulate the methods of one task; methods with the same label stay together."""
     dense = next((each for point, each in measurements.items() if point.method == "dense"), None)
     first = next(iter(measurements.values()))
     count = len(first.scores)

@@ -26,19 +26,19 @@ CacheOf = Callable[[ThresholdTable | None, DynamicCache], Cache]
 
 @dataclass(frozen=True)
 class Plan:
-    """Say what is compared with what.
+    """The plan of a comparison.
 
     Attributes:
-        tasks: their names.
-        methods: in the order of the tables; dense is always among them, as the one to compare with.
-        ks: elements to keep.
+        tasks: names of the tasks.
+        methods: methods in the order of the tables; always includes dense, the baseline.
+        ks: numbers of elements to keep.
         tables: thresholds by name; the first one gives methods without thresholds the least k of their layers.
-        layers: of the model.
-        cache_of: makes the cache that every method but dense reads, from a table if there is one and the dense cache of
-            a text; None: all read that.
+        layers: number of layers of the model.
+        cache_of: makes the cache that every method except dense reads, from a table, if any, and the dense cache of
+            a text; None: all methods read the dense cache.
 
     Raises:
-        TopThetaValueError: a method needs a table or a k, and there is none.
+        TopThetaValueError: a method needs a table or a k, and none is given.
     """
 
     tasks: tuple[str, ...]
@@ -59,7 +59,7 @@ class Plan:
             self._check_options(spec)
 
     def _check_options(self, spec: MethodSpec) -> None:
-        """Raises for a k that was not calibrated, and for options that a table does not allow."""
+        """Raise for a k that was not calibrated, and for options that a table does not allow."""
         for table in self._tables_of(spec):
             for k in self._ks_of(spec):
                 try:
@@ -103,7 +103,7 @@ class Plan:
         return Point(task, spec.text, spec.label_with(placement), table, k, first)
 
     def layer_targets(self, k: int) -> list[int]:
-        """Give the k of each layer: at least what the first table has there, else 512 in the first two."""
+        """Return the k of each layer: at least the first table's layer_k, or 512 in the first two without a table."""
         table = next(iter(self.tables.values()), None)
         layer_k = default_layer_k(self.layers) if table is None else table.layer_k
         return [max(k, least) for least in layer_k]
@@ -113,14 +113,14 @@ def sweep(
     plan: Plan, tasks: Mapping[str, MakeTask], model: PreTrainedModel, results: ResultsFile,
     progress: Callable[[Point, int], None] = lambda point, done: None,
 ) -> Iterator[tuple[Point, Measurement]]:  # fmt: skip
-    """Measure the points that a file of results lacks, task after task; in the end it is in the order of the plan.
+    """Measure the points that a file of results lacks, task by task, and finally sort the file as in the plan.
 
     Args:
-        plan: which points there are.
-        tasks: makes the task of each name, when its first point is missing.
-        model: in evaluation mode.
-        results: open; a point is in the file as soon as it is measured, and then it is yielded.
-        progress: called with a point and how many of its samples are finished.
+        plan: the points to measure.
+        tasks: makes each task by name, once a point of it is missing.
+        model: the model, in evaluation mode.
+        results: the open file. A point is written as soon as it is measured, and then yielded.
+        progress: called with a point and the number of its finished samples.
 
     Warns:
         SdcWithoutVmcWarning: a method of the plan has exact SDC without VMC.
@@ -139,7 +139,7 @@ def sweep(
 
 
 def table_digest(table: ThresholdTable) -> str:
-    """Digest what a table makes of scores, by SHA-256; where it comes from does not matter."""
+    """Compute a SHA-256 digest of a table's effect on scores; its origin does not matter."""
     digest = hashlib.sha256(f"{table.placement} {list(table.layer_k)}".encode())
     for tensor in (table.k, table.lengths, table.theta, table.discarded_mass):
         if tensor is not None:

@@ -1,4 +1,4 @@
-"""Says what an evaluation tells of each method: whether it loses against dense, and what the samples cannot exclude."""
+"""Judges each method of an evaluation: whether it loses against dense, and which loss the samples cannot exclude."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SAMPLES = {"perplexity": "windows", "key-value": "prompts", "needle": "prompts"
 
 
 def verdicts(task: str, measurements: Mapping[Point, Measurement]) -> list[str]:
-    """Write a line for every method of a task but dense; none where dense was not measured."""
+    """Write a line for every method of a task except dense; none if dense was not measured."""
     dense = next((each for point, each in measurements.items() if point.method == "dense"), None)
     if dense is None:
         return []
@@ -35,10 +35,10 @@ def verdicts(task: str, measurements: Mapping[Point, Measurement]) -> list[str]:
 
 
 def verdict(measurement: Measurement, dense: Measurement, samples: str = "samples") -> str:
-    """Write what the 95 % interval of a method's change says of its loss; ``samples`` names what was scored.
+    """Judge a method's loss by the 95 % interval of its change; ``samples`` is the word for the samples.
 
     Raises:
-        TopThetaValueError: the two have other samples.
+        TopThetaValueError: the two have different samples.
 
     Example:
         >>> from toptheta_npu.evaluation.reads import Reads

@@ -1,18 +1,17 @@
 """Top-Theta attention in vLLM: sparse decode steps; vLLM's own attention does everything else.
 
-vLLM finds the plug-in by its entry point ``vllm.general_plugins``. It does nothing until vLLM's own configuration has
-the key ``top_theta`` with ``tau``, or with a table of calibrated thresholds in its place: ::
+vLLM loads the plug-in through its entry point ``vllm.general_plugins``. It does nothing until vLLM's own configuration
+has the key ``top_theta`` with ``tau``, or with a table of calibrated thresholds instead: ::
 
     vllm serve MODEL --additional-config '{"top_theta": {"tau": 0.0005}}'
     vllm serve MODEL --additional-config '{"top_theta": {"table": "model.theta", "k": 64}}'
 
-``LLM(..., additional_config={"top_theta": {...}})`` takes the same. The settings are those of `settings.Settings`.
+``LLM(..., additional_config={"top_theta": {...}})`` takes the same. `settings.Settings` lists all settings.
 
-A sequence with one new token is sparse in every layer that sees all tokens, and so is each token of one whose drafts
-are verified. Prompts and chunks of them are dense unless ``prefill`` is "thresholded". Layers with a sliding window
-stay dense and are named in the log, as are drafts that an NPU cannot verify. What cannot be right stops the engine at
-its start: a table of another model, a version of vLLM that has not been tried, attention that Top-Theta does not cover,
-quantised caches and KV connectors.
+A sequence with one new token is sparse in every full-attention layer. A sequence with drafts to verify is sparse in all
+its new tokens. Prompts and chunks of them are dense unless ``prefill`` is "thresholded". Layers with a sliding window
+stay dense, and so do drafts that an NPU cannot verify; the log names both. The engine refuses to start with a table of
+another model, an untried version of vLLM, attention that Top-Theta does not cover, quantised caches or KV connectors.
 """
 
 from __future__ import annotations

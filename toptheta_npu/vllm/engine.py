@@ -1,4 +1,4 @@
-"""The layers of one engine, as far as it does not matter on which platform it runs."""
+"""The layers of one engine: the code that all platforms share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .metrics import Aims, Counters, Metrics, prometheus_export
 from .settings import Settings
 from .steps import Step
 
-#: In place of a rule: the layer is dense.
+#: Replaces the rule of a dense layer.
 DENSE = "dense"
 #: Why layers are dense.
 _WINDOW, _CHOSEN = "a sliding window", "dense_layers"
@@ -54,7 +54,7 @@ _SPECS = ("FullAttentionSpec", "SlidingWindowSpec")
 
 
 def check_covered(uncovered: Uncovered) -> None:
-    """Raise TopThetaNotImplementedError for the first thing that is asked for and not covered.
+    """Raise TopThetaNotImplementedError for the first requested feature that is not covered.
 
     Example:
         >>> check_covered({"sinks": None, "alibi_slopes": False})
@@ -163,7 +163,7 @@ class EngineLayers:
 
     @property
     def why_dense_drafts(self) -> str | None:
-        """Why sequences with drafts, or with many, do not follow the thresholds; None: all of them do."""
+        """The reason why sequences with drafts, or with many, do not use thresholds; None: all of them do."""
         return self._most_verified[1] if self._drafts >= self.verify_tokens else None
 
     @property
@@ -264,7 +264,7 @@ def engine_of(config: Any) -> EngineLayers | None:
 
 
 def geometry_of(config: Any) -> Geometry:
-    """Read from vLLM's configuration what a rank knows of the model."""
+    """Read the geometry of the model, as this rank sees it, from vLLM's configuration."""
     model, parallel = config.model_config, config.parallel_config
     text = model.hf_text_config
     return Geometry(
@@ -282,7 +282,7 @@ def has_window(window: object) -> bool:
 
 
 def check_engine(config: Any, settings: Settings, draft_models: bool = False) -> None:
-    """Raise TopThetaNotImplementedError where vLLM's configuration asks for something that is not covered."""
+    """Raise TopThetaNotImplementedError if vLLM's configuration asks for something that is not covered."""
     parallel, draft = config.parallel_config, config.speculative_config
     method = None if draft is None else draft.method
     covered = (None, *_DRAFTS_WITHOUT_LAYERS, *([_DRAFT_MODEL] if draft_models else []))

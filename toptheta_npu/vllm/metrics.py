@@ -1,4 +1,4 @@
-"""What the rows of an engine kept: counted on the device, written to the log and to Prometheus as steps come."""
+"""Counts the kept elements of an engine's rows on the device, and reports them to the log and to Prometheus."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class Metrics:
         self._tokens = dict.fromkeys((each.name for each in fields(Totals) if each.name.endswith("_tokens")), 0)
 
     def add_group(self, counters: Counters) -> Counters:
-        """Count what one more group of layers counts."""
+        """Add the counters of one more group of layers."""
         self._groups.append(counters)
         return counters
 
@@ -220,11 +220,11 @@ def _log(added: Totals) -> None:
 def prometheus_export() -> Callable[[Totals], None] | None:
     """Make counters ``toptheta_<name>_total`` in prometheus_client.
 
-    They are in its default registry and those of this process. vLLM's HTTP server is another one: it shows them where
+    They belong to its default registry in this process. vLLM's HTTP server is another process. It shows them if
     ``PROMETHEUS_MULTIPROC_DIR`` is set before it starts.
 
     Returns:
-        What adds to them; None where prometheus_client is missing.
+        A function that adds to them; None if prometheus_client is missing.
     """
     try:
         from prometheus_client import Counter

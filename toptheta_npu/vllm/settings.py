@@ -1,4 +1,4 @@
-"""What the user asks of the plug-in: read and checked here and nowhere else."""
+"""The settings of the plug-in, read and checked only here."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _EXAMPLE = f'{{"{SECTION}": {{"tau": 0.0005}}}}'
 #: Keys of a row from which on thresholds are as fast as vLLM's own kernel, by platform, as `benchmarks.serving` finds
 #: it. Nothing was measured on others.
 BREAK_EVEN = {"cpu": 1024}
-#: Settings that have a meaning with a table alone, and what leaves each out.
+#: Settings that only a table can use, with the value that leaves each out.
 _OF_TABLE: Mapping[str, object] = {"k": None, "max_length": None, "lookup": "tabulated"}
 
 
@@ -32,24 +32,26 @@ class Settings:
     """The settings of one engine.
 
     Attributes:
-        table: the file of thresholds, calibrated for the model that is served.
-        tau: in place of a table, the share of its row's attention up to which a key is left out, as in
-            `toptheta_npu.sparsify`. 0 leaves none out.
-        lse: what tau is a share of, as in `toptheta_npu.sparsify`: with "sampled" a step goes through its scores once.
-        k: elements to keep per row; None: 128.
-        dense_below: rows of fewer keys are dense; None: as many as thresholds need to be as fast as dense attention on
-            the engine's platform, see `BREAK_EVEN`. On a CPU, vLLM's own kernel runs a step of such rows alone.
-        sdc, sdc_gamma: the estimate of the discarded mass, as in `toptheta_npu.sparsify`.
-        vmc: give the discarded mass back as the mean V row, by cumulative sums beside the cache; as in
-            `toptheta_npu.sparsify`, ``sdc="none"`` goes without.
-        prefill: ``"dense"``: prompts run in vLLM's own kernel; ``"thresholded"``: by the rule of a decode step.
-        dense_layers: layers that stay dense whatever the table says.
+        table: file of thresholds, calibrated for the served model.
+        tau: one probability instead of a table; keys with a probability of at most tau are dropped, as in
+            `toptheta_npu.sparsify`. 0 drops none.
+        lse: how to compute the denominator of the probability, as in `toptheta_npu.sparsify`. With "sampled" a step
+            needs one pass over its scores.
+        k: elements to keep per row; None means 128.
+        dense_below: rows of fewer keys are dense. None: the row length from which thresholds are as fast as dense
+            attention on the engine's platform, see `BREAK_EVEN`. On a CPU, vLLM's own kernel runs a step that has only
+            such rows.
+        sdc, sdc_gamma: estimate of the discarded mass, as in `toptheta_npu.sparsify`.
+        vmc: whether to give the discarded mass back as the mean V row, from cumulative sums beside the cache. As in
+            `toptheta_npu.sparsify`, ``sdc="none"`` excludes it.
+        prefill: how to run prompts: ``"dense"`` in vLLM's own kernel, ``"thresholded"`` with the rule of a decode step.
+        dense_layers: layers that stay dense even if the table has thresholds for them.
         max_length, lookup: as in ``ThresholdTable.at``.
-        check_weights: compare the table with the weights in the model's folder, too; False: with its configuration
-            alone.
-        metrics: count what was kept.
+        check_weights: whether to compare the table also with the weights in the model's folder. False compares it only
+            with the model's configuration.
+        metrics: whether to count the kept elements.
         log_interval: seconds between two lines of counts in the log.
-        untried_versions: run versions of vLLM that have not been tried, too.
+        untried_versions: whether to run untried versions of vLLM, too.
     """
 
     table: Path | None = None
@@ -111,12 +113,12 @@ class Settings:
 
     @property
     def rule(self) -> str:
-        """What decides which keys a row keeps, in words."""
+        """The rule that selects a row's keys, in words."""
         return f"tau={self.tau:g}" if self.tau is not None else f"the thresholds of {self.table}, k={self.k}"
 
 
 def is_configured(additional_config: object) -> bool:
-    """Tell whether the user asks for Top-Theta at all. This says nothing of whether the settings are right.
+    """Tell whether the user asks for Top-Theta at all. The settings may still be wrong.
 
     Raises:
         TopThetaValueError: as `read_settings`, of the key.
@@ -125,11 +127,11 @@ def is_configured(additional_config: object) -> bool:
 
 
 def read_settings(additional_config: object) -> Settings | None:
-    """Read the settings of an engine from vLLM's ``additional_config``; None where the user asks for nothing.
+    """Read the settings of an engine from vLLM's ``additional_config``; None if it has no ``top_theta`` key.
 
     Raises:
-        TopThetaTypeError, TopThetaValueError: a name is not a setting, a value does not fit, there is neither a table
-            nor tau, or the key is written in another way.
+        TopThetaTypeError, TopThetaValueError: a name is not a setting, a value does not fit, both table and tau are
+            missing, or the key is written in another way.
 
     Example:
         >>> settings = read_settings({"top_theta": {"table": "model.theta", "k": 64}})
@@ -154,7 +156,7 @@ def _section(additional_config: object) -> object:
     if not isinstance(additional_config, Mapping):
         return None
     for key in additional_config:
-        # the keys of others are none of our business, but nobody else has this one
+        # keys of other plug-ins do not matter here, but nobody else has this one
         if key != SECTION and re.sub("[^a-z]", "", str(key).lower()) == SECTION.replace("_", ""):
             raise TopThetaValueError("additional_config", f"the key {SECTION!r}", repr(key), "write it so")
     return additional_config.get(SECTION)

@@ -9,7 +9,7 @@ from .spec import MethodKind, MethodSpec, Setting
 
 
 def select_all() -> Selector:
-    """Keep everything."""
+    """Keep every element."""
     return lambda chunk: chunk.visible.expand_as(chunk.scores)
 
 

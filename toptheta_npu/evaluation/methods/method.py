@@ -1,4 +1,4 @@
-"""Says what a method is to a task: a context in which a model attends by it, and what it is known to read."""
+"""The interface of a method: a context in which a model uses it, and the K rows that it reads."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ class Compensation:
 
 @dataclass(frozen=True)
 class Method:
-    """A way to attend.
+    """A method of attention.
 
     Attributes:
-        family: the name for people; it groups the points of one curve.
-        k: the number of elements asked for; None where the method has no such number.
-        enter: gives the context in which a model attends by the method.
-        key_reads: which K rows the method reads.
-        cache_of: makes the cache that it reads from the dense one of a text; None: it reads that.
+        family: name for people; it groups the points of one curve.
+        k: requested number of elements; None if the method has no k.
+        enter: returns the context in which a model uses the method.
+        key_reads: the K rows that the method reads.
+        cache_of: makes the cache to read from the dense cache of a text; None: the method reads the dense cache.
     """
 
     family: str

@@ -1,4 +1,4 @@
-"""One probability for all heads, layers and row lengths: an element with less of its row's attention is dropped."""
+"""One tau for all heads, layers and row lengths: a row drops every element whose probability is at most tau."""
 
 from __future__ import annotations
 

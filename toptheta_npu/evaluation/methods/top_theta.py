@@ -1,4 +1,4 @@
-"""Top-θ: what lies above calibrated thresholds; also capped at k elements."""
+"""Top-θ: keeps the elements above calibrated thresholds, optionally capped at k elements."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def select_above(thresholds: Callable[[Tensor], Tensor], placement: str) -> Sele
 def capped(rule: Selector, k: int, keep: Keep = "recent") -> Selector:
     """Keep at most k of the elements that ``rule`` keeps: the most recent, or half of the first and half of the last.
 
-    An element that is dropped counts as discarded, be it the row's largest.
+    A dropped element counts as discarded, even the row's largest.
 
     Args:
-        rule: says which elements pass.
+        rule: rule that selects the elements to cap.
         k: the cap.
-        keep: ``"recent"`` is CAPK as the paper's authors coded it, ``"first_and_last"`` as their text has it; of an
-            odd k the first elements get one more.
+        keep: ``"recent"`` is CAPK as in the paper's code, ``"first_and_last"`` as in its text. With an odd k, one more
+            of the first elements is kept.
     """
     first = 0 if keep == "recent" else k - k // 2
 

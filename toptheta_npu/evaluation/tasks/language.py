@@ -1,7 +1,7 @@
 """Runs tasks of lm-eval with its own prompts and scores: those of the paper, the local ones, and your own.
 
-Texts that are only scored run under the method as a whole, as in the paper's question answering. Where the model writes
-the answer, the prompt is dense and every decode step attends by the method.
+Texts that are only scored run under the method as a whole, as in the paper's question answering. If the model writes
+the answer, the prompt is dense and every decode step uses the method.
 """
 
 from __future__ import annotations
@@ -56,19 +56,20 @@ class LmEvalTask:
     """Measure a task of lm-eval; a document is a sample.
 
     Args:
-        name: as lm-eval has it, or one of the local tasks: toptheta_key_value, toptheta_needle and
+        name: name of a task of lm-eval, or of a local task: toptheta_key_value, toptheta_needle or
             toptheta_key_value_generate.
-        tokenizer: of the model.
-        limit: the first so many documents; None for all.
-        num_fewshot: examples in the prompt; None: as in `PAPER_SHOTS`, else the task's own number.
+        tokenizer: tokenizer of the model.
+        limit: number of documents to score, from the first on; None for all.
+        num_fewshot: number of examples in the prompt; None: as in `PAPER_SHOTS`, else the task's own number.
         include_path: folders with further YAML files.
-        metadata: what the task makes of itself, such as ``{"lengths": [2048]}`` for the local tasks and
-            ``{"max_seq_lengths": [4096]}`` for those of RULER.
-        confirm_run_unsafe_code: let a task such as humaneval run the code that the model writes, on this machine.
+        metadata: settings for the task's own documents, such as ``{"lengths": [2048]}`` for the local tasks and
+            ``{"max_seq_lengths": [4096]}`` for the RULER tasks.
+        confirm_run_unsafe_code: whether a task such as humaneval may run the model's code on this machine.
 
     Raises:
-        ModuleNotFoundError: lm-eval is missing; it comes with the extra ``eval``.
-        TopThetaValueError: there is no such task, it runs code without leave, or its data or modules cannot be had.
+        ModuleNotFoundError: lm-eval is missing; install the extra ``eval``.
+        TopThetaValueError: the task does not exist, runs code without permission, or its data or modules cannot be
+            loaded.
 
     Example:
         >>> from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
@@ -107,17 +108,17 @@ class LmEvalTask:
 
     @property
     def name(self) -> str:
-        """As lm-eval has it."""
+        """The task's name in lm-eval."""
         return self._name
 
     @property
     def samples(self) -> int:
-        """How many documents there are."""
+        """The number of documents."""
         return len({instance.doc_id for instance in self._task.instances})
 
     @property
     def prefill(self) -> str:
-        """``"dense"`` where the model writes the answer, ``"thresholded"`` where a text is only scored."""
+        """``"dense"`` if the model writes the answer, ``"thresholded"`` if a text is only scored."""
         return "dense" if self._task.OUTPUT_TYPE == "generate_until" else "thresholded"
 
     @property
@@ -141,7 +142,7 @@ class LmEvalTask:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of what is asked: other documents, prompts or settings of the task have another one."""
+        """SHA-256 of the task's documents, prompts and settings."""
         asked = [(instance.request_type, instance.doc_id, instance.args) for instance in self._task.instances]
         return hashlib.sha256(repr(asked).encode()).hexdigest()
 

@@ -1,7 +1,7 @@
-"""Measures perplexity of the last positions of long windows, and what attention read to get there.
+"""Measures the perplexity of the last positions of long windows, and the reads of attention there.
 
-The prefix of a window is computed densely once and shared by all methods; the last positions then run
-under the method, each row exactly as its decode step would.
+The prefix of a window is computed once, dense, and shared by all methods. The last positions then run under the
+method, each row exactly like its decode step.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class PerplexityTask:
     """Predict the ends of windows of held-out text, after dense prefixes.
 
     Args:
-        model: in evaluation mode.
+        model: the model, in evaluation mode.
         windows: int64 [W, T] tokens.
-        positions: how many of the last positions are predicted under a method.
-        prefix_bytes: the keys and values of the dense texts are kept up to this many bytes, those of the first windows;
-            those of the others run again for every method.
+        positions: number of last positions to predict under a method.
+        prefix_bytes: memory limit for the keys and values of dense prefixes, in bytes. Prefixes of the first windows
+            stay in memory; the others run again for every method.
 
     Raises:
         TopThetaValueError: the model has no layer from 2 on, the windows leave no prefix, or a token has no embedding.
@@ -77,7 +77,7 @@ class PerplexityTask:
         return len(self.windows)
 
     def windows_run_again(self, count: int) -> int:
-        """Tell how many of ``count`` windows like these run again for every method, since they are not kept."""
+        """Count how many of ``count`` windows like these run again for every method, for lack of memory."""
         if not self._prefixes.kept:
             return count
         return max(0, count - self._prefix_bytes // max(1, self._prefixes.kept[0].num_bytes))
@@ -85,10 +85,10 @@ class PerplexityTask:
     def measure(
         self, method: Method, model: PreTrainedModel, progress: Callable[[int], None] = lambda done: None
     ) -> Measurement:
-        """Measure nats per token of every window under a method, and what attention read.
+        """Measure the nats per token of every window under a method, and the reads of attention.
 
         Args:
-            method: how to attend.
+            method: method to measure.
             model: the task's model.
             progress: called with the number of finished windows after each.
         """
