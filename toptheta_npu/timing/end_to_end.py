@@ -1,4 +1,4 @@
-"""Tokens per second of ``generate`` with a model: dense, by our kernel over all of V, and by thresholds."""
+"""Measures tokens per second of ``generate``: dense, with our kernel over all of V, and with thresholds."""
 
 from __future__ import annotations
 
@@ -146,10 +146,10 @@ def variants(
 
     Args:
         model: a decoder-only transformers model in evaluation mode.
-        thresholds: calibrated for it; None: by tau alone.
-        ks: the k to decode with by them.
-        taus: the tau to decode with.
-        int8: also over an `Int8Cache`, with the scales per channel of the table if it has them, else with one per row.
+        thresholds: table calibrated for the model; None: use only tau.
+        ks: every k to decode with, using the table.
+        taus: every tau to decode with.
+        int8: whether to run over an `Int8Cache`, too. It uses the table's scales per channel, else one scale per row.
         others: the same model in other dtypes; only its dense attention is measured.
 
     Example:

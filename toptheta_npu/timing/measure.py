@@ -31,10 +31,10 @@ class Row:
     """A contender on a shape.
 
     Attributes:
-        name, role: of the contender.
+        name, role: name and role of the contender.
         missing: why it did not run, or None.
-        error: relative to the float32 answer, in the Euclidean norm; None where there is no answer.
-        calls: seconds per call by "cold" and "hot", from the device's clock.
+        error: error relative to the float32 answer, in the Euclidean norm; None without an answer.
+        calls: seconds per call, "cold" and "hot", from the device's clock.
         tasks: the same from torch_npu's profiler, kernels only; empty elsewhere.
     """
 
@@ -80,7 +80,7 @@ class ShapeResult:
         return self.fastest(cache, *DENSE)
 
     def gain(self, role: Role, cache: str, *over: Role) -> float | None:
-        """Compute how many times as fast ``role`` is as the fastest row of ``over``; without any as the baseline."""
+        """Compute the speed-up of ``role`` over the fastest row of ``over``, or over the baseline if that is empty."""
         row, base = self.fastest(cache, role), self.fastest(cache, *(over or DENSE))
         return row.over(base, cache) if row and base else None
 
@@ -92,7 +92,7 @@ class ShapeResult:
         return gain * self.bytes_moved(floor) / (self.traffic.key_bytes + self.traffic.value_bytes)
 
     def bound_share(self, cache: str) -> float | None:
-        """Compute the share of the byte bound that the gain of Top-θ over itself at -inf reaches."""
+        """Divide the gain of Top-θ over itself at -inf by the byte bound."""
         gain = self.gain("sparse", cache, "own dense")
         return gain / self.traffic.bound if gain and self.traffic else None
 
@@ -107,7 +107,7 @@ class ShapeResult:
         return moved // (self.shape.torch_dtype.itemsize if row.role in INT8 else 1)
 
     def roofline_share(self, row: Row | None, cache: str) -> float | None:
-        """Compute the rate at which a row moves the bytes it must, over that of the floor."""
+        """Divide the rate at which a row moves its bytes by the rate of the floor."""
         floor = self.fastest(cache, "floor")
         gain = row.over(floor, cache) if row and floor else None
         return gain * self.bytes_moved(row) / self.bytes_moved(floor) if row and floor and gain else None
@@ -127,10 +127,11 @@ def compare(
     skip_large: bool = False,
     finished: Callable[[ShapeResult], None] = lambda result: None,
 ) -> list[ShapeResult]:
-    """Run all shapes; each result is also handed to ``finished`` as soon as it is there.
+    """Run all shapes; ``finished`` gets each result as soon as it is ready.
 
     Args:
-        skip_large: list a shape that does not fit as skipped, instead of an error before anything is allocated.
+        skip_large: whether to list a shape that does not fit as skipped. Otherwise it is an error before anything is
+            allocated.
 
     Raises:
         TopThetaValueError: a shape that the device does not take, or that does not fit.
@@ -159,7 +160,7 @@ def compare(
 
 @torch.no_grad()
 def compare_one(shape: Shape, device: str, *, copies: int, rounds: int, caches: Sequence[str] = CACHES) -> ShapeResult:
-    """Compare all contenders on one shape. On an emulated device do everything but the times."""
+    """Compare all contenders on one shape. An emulated device skips only the timing."""
     inputs = make_inputs(shape, device, copies)
     result = ShapeResult(shape, None, float(inputs.kept.float().mean()), copies, inputs.traffic)
     calls: dict[str, Call] = {}
@@ -210,5 +211,5 @@ def check_answer(contender: Contender, inputs: Inputs, row: Row) -> Call | None:
 
 
 def relative_error(out: Tensor, answer: Tensor) -> float:
-    """Divide the Euclidean norm of the difference by that of the answer."""
+    """Divide the Euclidean norm of the difference by the norm of the answer."""
     return float((out.float() - answer).norm() / answer.norm())

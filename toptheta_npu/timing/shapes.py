@@ -1,4 +1,4 @@
-"""The shapes of a comparison: the default tables, and one's own as text."""
+"""The shapes of a comparison: the default tables, and the user's own shapes as text."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _CACHES = ("", "int8")
 class Shape:
     """One decode step: ``batch`` sequences of ``n`` keys each, ``k`` kept per query head and token.
 
-    ``block_size`` is that of a paged cache, 0 means a contiguous one [batch, num_key_value_heads, n, head_dim].
-    ``cache`` "int8" compares also int8 caches with scales per channel, beside those of ``dtype``. ``query_tokens`` are
-    those of each sequence, whose keys are its last ones; a token that sees no k keys keeps all that it sees.
+    ``block_size`` belongs to a paged cache; 0 means a contiguous one [batch, num_key_value_heads, n, head_dim].
+    ``cache`` "int8" also compares int8 caches with scales per channel, beside caches of ``dtype``. ``query_tokens`` is
+    the number per sequence; their keys are its last ones. A token that sees fewer than k keys keeps all of them.
 
     Raises:
-        TopThetaValueError: naming the value that cannot be, such as k > n.
+        TopThetaValueError: a value is impossible, such as k > n; the message names it.
 
     Example:
         >>> shape = Shape(1, 48, 48, n=2048, k=128)
@@ -133,11 +133,11 @@ class Shape:
 def parse_shape(text: str) -> Shape:
     """Parse a shape from text such as ``heads=32/8,n=8192``.
 
-    heads and n must be given; k is n/16, batch 1, head_dim 128, dtype float16, block_size 0 (contiguous), the cache of
-    dtype and query_tokens 1 if not.
+    heads and n are required. The defaults are k n/16, batch 1, head_dim 128, dtype float16, block_size 0 (contiguous),
+    a cache of dtype, and query_tokens 1.
 
     Raises:
-        TopThetaValueError: naming the key that is unknown, missing, given twice or has an unusable value.
+        TopThetaValueError: a key is unknown, missing, given twice or has an unusable value; the message names it.
 
     Example:
         >>> parse_shape("heads=32/8,n=8192,dtype=bfloat16").k
@@ -220,10 +220,10 @@ def default_shapes(device: str) -> tuple[Shape, ...]:
 
 
 def check_for_device(shape: Shape, device: str) -> None:
-    """Refuse what a device does not take, before anything is allocated.
+    """Refuse a shape that a device does not take, before anything is allocated.
 
     Raises:
-        TopThetaValueError: naming the field of the shape.
+        TopThetaValueError: the device does not take it; the message names the field.
     """
     if shape.cache and device not in ("cpu", "npu"):
         raise TopThetaValueError(

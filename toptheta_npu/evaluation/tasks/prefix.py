@@ -18,10 +18,10 @@ from ...models.caches.naming import CACHE_ARGUMENT
 
 @dataclass(frozen=True, eq=False)
 class Prefix:
-    """Hold what a model made of a text at batch size 1.
+    """The keys, values and logits of a text at batch size 1.
 
     Attributes:
-        cache: its keys and values; `to_continue` gives a cache that may be written to.
+        cache: its keys and values; `to_continue` returns a cache that may be written to.
         logits: float [1, V], after its last token.
     """
 
@@ -51,12 +51,12 @@ class Prefix:
 
 
 class Prefixes:
-    """Dense texts before what methods run: the first ones are kept, the others run again whenever they are wanted.
+    """Dense prefixes for the methods: the first ones stay in memory, the others run again on each use.
 
     Args:
-        model: in evaluation mode.
-        texts: the tokens of each.
-        limit: bytes of keys and values that are kept at most.
+        model: the model, in evaluation mode.
+        texts: tokens of each text.
+        limit: memory limit for keys and values, in bytes.
     """
 
     def __init__(self, model: PreTrainedModel, texts: Sequence[Sequence[int] | Tensor], limit: int) -> None:

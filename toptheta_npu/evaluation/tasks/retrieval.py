@@ -1,7 +1,7 @@
-"""Measures how often the model chooses the true value, by the prompt's length and the fact's depth.
+"""Measures how often the model chooses the true value, for each prompt length and depth of the fact.
 
-The text up to the question runs densely, once for all methods. The question and the offered values then run under the
-method, each row exactly as its decode step would.
+The text up to the question runs dense, once for all methods. The question and the offered values then run under the
+method, each row exactly like its decode step.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class RetrievalTask:
     A prompt scores 1 if the true value is the most likely one, else 0; guessing gives 1/8.
 
     Args:
-        model: in evaluation mode.
-        tokenizer: of the model.
+        model: the model, in evaluation mode.
+        tokenizer: tokenizer of the model.
         kind: ``"key_value"`` or ``"needle"``.
-        lengths: tokens of a prompt.
-        depths: where the fact stands, from 0 (the start) to 1 (the end).
-        seeds: prompts for each length and depth.
-        split: of the library that names, values and source come from.
-        prefix_bytes: the keys and values of the dense texts are kept up to this many bytes, those of the first prompts;
-            the texts of the others run densely again for every method.
+        lengths: prompt lengths in tokens.
+        depths: positions of the fact, from 0 (the start) to 1 (the end).
+        seeds: seeds of the prompts; each gives one prompt per length and depth.
+        split: split of the library that provides names, values and source.
+        prefix_bytes: memory limit for the keys and values of dense texts, in bytes. Texts of the first prompts stay in
+            memory; the others run again for every method.
 
     Raises:
         TopThetaValueError: the model has no layer from 2 on, an argument is unusable, or the tokenizer has no answers
@@ -87,7 +87,7 @@ class RetrievalTask:
 
     @property
     def samples(self) -> int:
-        """How many prompts there are."""
+        """The number of prompts."""
         return len(self.prompts)
 
     def measure(
@@ -95,8 +95,8 @@ class RetrievalTask:
     ) -> Measurement:
         """Score every prompt, as `Task.measure`.
 
-        The details have, prompt by prompt: ``length``, ``depth``, and ``margin``, the log-likelihood of the true value
-        less that of the most likely other one, in nats.
+        The details have ``length``, ``depth`` and ``margin`` of each prompt. The margin is the log-likelihood of the
+        true value minus the log-likelihood of the most likely other one, in nats.
         """
         counter, margins = ReadCounter(method), []
         with torch.inference_mode(), method.enter(model) as recording:

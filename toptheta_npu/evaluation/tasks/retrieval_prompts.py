@@ -147,15 +147,15 @@ def make_prompt(
     seed: int = 0,
     split: corpus.Split = "evaluation",
 ) -> RetrievalPrompt:
-    """Make a table and a question after one of its values, or source with an assignment that is asked for at its end.
+    """Make a table with a question about one of its values, or source with a question about a hidden assignment.
 
     Args:
-        tokenizer: of the model.
+        tokenizer: tokenizer of the model.
         kind: ``"key_value"`` or ``"needle"``.
-        length: tokens of the prompt, special ones included, met exactly; library source makes up the rest.
-        depth: where the fact stands, from 0 (the first pair of the table, the start) to 1 (the last, the end).
-        seed: the same arguments give the same prompt.
-        split: where names, values and source come from.
+        length: exact number of tokens, including special ones; library source fills the prompt up.
+        depth: position of the fact, from 0 (the first pair of the table, the start) to 1 (the last, the end).
+        seed: seed of the prompt; the same arguments give the same prompt.
+        split: split that provides names, values and source.
 
     Raises:
         TopThetaValueError: ``depth`` is outside 0 to 1, ``split`` is unknown, or ``length`` has no room: a needle needs
@@ -224,7 +224,7 @@ def prompts_of(
 
 
 def choice_tokens(tokenizer: PreTrainedTokenizerBase, prompt: RetrievalPrompt) -> list[list[int]]:
-    """Give the tokens of each choice, those that follow the prompt when both are encoded together.
+    """Return the tokens of each choice that follow the prompt when both are encoded together.
 
     Raises:
         TopThetaValueError: the tokenizer encodes the end of the prompt differently when a choice follows, so that the
@@ -255,7 +255,7 @@ def _library(split: corpus.Split) -> str:
 
 
 def leading_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Give the special tokens that the tokenizer puts before a text."""
+    """Return the special tokens that the tokenizer puts before a text."""
     plain = _encode(tokenizer, "x")
     whole: list[int] = tokenizer("x")["input_ids"]
     return whole[: whole.index(plain[0])]
