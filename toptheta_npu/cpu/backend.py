@@ -1,4 +1,4 @@
-"""What runs for CPU tensors: the native kernel, or the PyTorch fallback."""
+"""Chooses the native kernel or the PyTorch fallback for CPU tensors."""
 
 from __future__ import annotations
 

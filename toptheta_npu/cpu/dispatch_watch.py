@@ -1,4 +1,4 @@
-"""Who sees what a thread calls: the native library may be called past PyTorch only where nobody does."""
+"""Finds out if anything watches a thread's calls: only otherwise may the native library be called past PyTorch."""
 
 from __future__ import annotations
 

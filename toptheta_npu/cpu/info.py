@@ -1,4 +1,4 @@
-"""What the operators run on this CPU, and what the native kernel is built with."""
+"""Finds what the operators run on this CPU, and how the native kernel is built."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FALLBACK = "PyTorch fallback"
 
 
 def findings(selector: CpuSelector, *, probe: bool) -> tuple[Finding, ...]:
-    """Find what there is, and last what an operator runs for float32 tensors; see `toptheta_npu.backend_info`."""
+    """List the findings; the last says what an operator runs for float32 tensors. See `toptheta_npu.backend_info`."""
     runs = what_runs(selector, probe=probe)  # first, since it may build
     return (
         _found("instruction set", _levels), _found("compiler", lambda: str(find_compiler())),

@@ -67,7 +67,7 @@ def run_with_stats(plan: Plan, arguments: Arguments) -> tuple[Tensor, Tensor, Te
 
 
 def _shape_of_rows(a: Arguments) -> tuple[int, ...]:
-    """Give the shape of what there is of each row: [B, Hq], or [B, Hq, Sq] of several tokens."""
+    """Return the shape of per-row tensors: [B, Hq], or [B, Hq, Sq] with several tokens."""
     tokens = a.query_tokens
     return (a.query.shape[0], a.num_heads) if tokens == 1 else (a.query.shape[0], a.num_heads, tokens)
 

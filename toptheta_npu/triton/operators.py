@@ -1,4 +1,4 @@
-"""The three operators over the Triton kernels; arguments and results as those of the fallback."""
+"""The three operators over the Triton kernels; arguments and results as in the fallback."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NO_STRIDES = (0, 0, 0, 0)
 
 
 class _Splits(NamedTuple):
-    """What the programs of a step leave for each split and row."""
+    """The results of a step's programs for each split and row."""
 
     sums: Tensor
     maximum: Tensor
@@ -164,7 +164,7 @@ def _scale_strides(scale: Tensor | None) -> tuple[int, ...]:
 
 
 def _of_rows(a: Arguments) -> Tensor:
-    """Make what there is a float32 of for each row: [B, Hq], or [B, Hq, Sq] of several tokens."""
+    """Make an empty per-row float32 tensor: [B, Hq], or [B, Hq, Sq] with several tokens."""
     tokens = a.query_tokens
     of_tokens = () if tokens == 1 else (tokens,)
     return a.threshold.new_empty((a.query.shape[0], a.num_heads, *of_tokens))

@@ -1,4 +1,4 @@
-"""What is dense of an int8 cache in the pages of an engine whose own kernels read none."""
+"""Dequantises int8 pages for dense attention, in an engine whose own kernels cannot read int8."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from .steps import Step
 
 
 def dequantise_pages(cache: Pages, pages: Tensor, to: Pages) -> None:
-    """Write what some pages of an int8 cache stand for into others.
+    """Dequantise some pages of an int8 cache into others.
 
     Args:
-        pages: int64 [P], of the cache.
-        to: pages 0 to P - 1 of it are written.
+        cache: the int8 cache.
+        pages: int64 [P], the pages of ``cache`` to dequantise.
+        to: the cache to write; its pages 0 to P - 1 are written.
     """
     assert cache.antiquant is not None
     for numbers, scale, rows in zip(cache[:2], cache.antiquant[:2], to[:2], strict=True):

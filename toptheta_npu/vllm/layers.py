@@ -1,4 +1,4 @@
-"""Thresholds for the layers of an engine: which layer a name stands for, and which heads are this rank's."""
+"""Thresholds for the layers of an engine: maps names to layers, and selects the heads of this rank."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from .settings import Settings
 
 @dataclass(frozen=True)
 class Geometry:
-    """What a rank knows of the model.
+    """The geometry of the model, as a rank sees it.
 
     Attributes:
-        num_layers: of the whole model.
+        num_layers: number of layers of the whole model.
         num_heads: query heads of a layer, all ranks together.
         rank_heads: query heads of this rank.
-        rank: of this process among those that share a layer.
-        folder: with the model's weights; None where the engine got them in another way.
+        rank: rank of this process among the ranks that share a layer.
+        folder: folder with the model's weights; None if the engine got them in another way.
     """
 
     num_layers: int
@@ -59,7 +59,7 @@ class Geometry:
 
 
 class LayerGroup:
-    """Layers that see the same steps, one after the other. What they need of a step is looked up once for all.
+    """Layers that see the same steps, one after the other, and share one look-up per step.
 
     Args:
         thresholds: of this rank's heads, on its device.
@@ -94,7 +94,7 @@ class LayerGroup:
 
 @dataclass(eq=False)
 class DecodedRows:
-    """What the layers of a group know of the rows that decode in a step.
+    """The decoding rows of a step, as the layers of a group see them.
 
     Attributes:
         group: of the layers.
@@ -214,7 +214,7 @@ def _in_one(tables: Sequence[Tensor]) -> Tensor:
 
 
 def layer_index(name: str) -> int:
-    """Read a layer's index in the whole model from its name in an engine, whatever rank it lies on.
+    """Read a layer's index in the whole model from its name in an engine, on any rank.
 
     Raises:
         TopThetaNotImplementedError: the name does not hold one number.
@@ -235,8 +235,8 @@ def load_thresholds(settings: Settings, geometry: Geometry, device: torch.device
     """Load the thresholds of this rank's heads onto its device.
 
     Raises:
-        TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: the file cannot be read, is of another
-            model, or does not have what the settings ask for.
+        TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: the file cannot be read, belongs to another
+            model, or lacks something that the settings ask for.
     """
     _check_layers(settings, geometry)
     below = settings.dense_below_on(torch.device(device).type)
@@ -270,11 +270,11 @@ def of_heads(at_k: ThresholdsAtK, heads: slice) -> ThresholdsAtK:
 
 
 def check_table(table: ThresholdTable, settings: Settings, geometry: Geometry) -> None:
-    """Raise a typed error unless ``table`` was calibrated for the model that is served.
+    """Raise a typed error unless ``table`` was calibrated for the served model.
 
     Raises:
         TopThetaValueError: it was not.
-        TopThetaNotImplementedError: there is no way to find out.
+        TopThetaNotImplementedError: the engine gives no way to find out.
     """
     have, want = (table.num_layers, table.num_heads), (geometry.num_layers, geometry.num_heads)
     if have != want:

@@ -65,14 +65,15 @@ def view_pages(
     """View the cache of a layer as pages of keys and of values.
 
     Args:
-        kv_cache: one tensor, or those of keys and values, also stacked in one.
-        layout: that the engine says it has; a shape alone does not tell rows from heads.
-        num_key_value_heads: Hkv, of this rank.
+        kv_cache: one tensor, or one each for keys and values, which may be stacked in one.
+        layout: layout that the engine reports; a shape alone does not tell rows from heads.
+        num_key_value_heads: Hkv of this rank.
         head_dim: D.
-        antiquant: the scales of an int8 cache; None: it is of another dtype.
+        antiquant: scales of an int8 cache; None for other dtypes.
 
     Raises:
-        TopThetaNotImplementedError: it is quantised or lies otherwise, as NZ does, or the NPU kernel cannot read it.
+        TopThetaNotImplementedError: the cache is quantised or has another layout, such as NZ, or the NPU kernel cannot
+            read it.
 
     Example:
         >>> import torch

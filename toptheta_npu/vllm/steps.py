@@ -1,9 +1,9 @@
-"""One step of a serving engine, without the engine: which rows decode, and what the operator does with them.
+"""One step of a serving engine, without the engine: which rows decode, and how the operator runs them.
 
-An engine hands over the new tokens of all sequences in one tensor [T, Hq, D], one sequence after the other, and a
-paged cache that holds their keys and values already. A sequence with one new token is a row of a decode step, and
-sparse; so is each token of one whose drafts are verified. One with more (a prompt, a chunk of one) is the engine's
-own affair, unless the settings have such rows thresholded, too. So are all rows of a step if none is long enough to be
+An engine passes the new tokens of all sequences in one tensor [T, Hq, D], one sequence after the other. Its paged cache
+already holds their keys and values. A sequence with one new token is a sparse row of a decode step, and so is each
+token of a sequence with drafts to verify. The engine runs sequences with more new tokens (a prompt, a chunk of one)
+itself, unless the settings threshold these rows, too. It also runs all rows of a step if none is long enough to be
 sparse.
 """
 
@@ -28,7 +28,7 @@ from .page_sums import NewRows
 
 #: The attribute of an engine's metadata of a step that holds ours.
 STEP = "toptheta_step"
-#: Batch sizes of which something is kept.
+#: The most batch sizes to cache values for.
 _MAX_BATCHES = 64
 #: No sequences, or tokens.
 _NONE = torch.empty(0, dtype=torch.int64, device="cpu")
@@ -146,9 +146,9 @@ class Step:
             yield index, starts[index], starts[index + 1]
 
     def rows_of(self, rule: LayerRule) -> DecodedRows:
-        """Get what all layers of a group look up once: the first of them does, whenever it runs.
+        """Get the rows that all layers of a group share; its first layer looks them up.
 
-        So a graph that is captured with a step holds the look-up, too.
+        A graph captured with a step therefore includes the look-up.
         """
         if rule.layer == rule.group.first or self._rows is None:
             if self.is_captured and self.drafts is not None:
