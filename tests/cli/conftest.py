@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import unittest
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 import transformers
+
+from tests.cli.folders import save_model
 
 
 @pytest.fixture
@@ -18,3 +22,17 @@ def quiet_and_one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
     transformers.utils.logging.set_verbosity(verbosity)
     transformers.utils.logging.enable_progress_bar()
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model in a folder."""
+    return save_model(tmp_path_factory.mktemp("models") / "tiny-random")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with a text."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "book.txt").write_text((Path(unittest.__file__).parent / "case.py").read_text())
+    return tmp_path

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import unittest
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,22 +20,9 @@ from toptheta_npu.evaluation.tasks import perplexity as perplexity_task
 from toptheta_npu.evaluation.tasks.perplexity import PerplexityTask
 from toptheta_npu.models.caches.int8 import Int8Layer
 
-BOOK = Path(unittest.__file__).parent / "case.py"
 QUICK = ("--text", "book.txt", "--length", "128", "--windows", "2", "--positions", "24")
 
 pytestmark = pytest.mark.usefixtures("quiet_and_one_thread")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_model(tmp_path_factory.mktemp("models") / "tiny-random")
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "book.txt").write_text(BOOK.read_text())
-    return tmp_path
 
 
 def results() -> Results:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import unittest
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,29 +13,15 @@ from typing import Any
 import pytest
 
 from tests.cli.command import toptheta
-from tests.cli.folders import save_model
 from tests.evaluation.test_summary import losses
 from toptheta_npu.cli.find_tau import conclusion
 from toptheta_npu.evaluation.loss_target import LEAST, MOST, search_tau
 from toptheta_npu.evaluation.measurement import Measurement
 from toptheta_npu.evaluation.methods.method import Method
 
-BOOK = Path(unittest.__file__).parent / "case.py"
 QUICK = ("--text", "book.txt", "--length", "128", "--windows", "4", "--positions", "24")
 
-pytestmark = pytest.mark.usefixtures("quiet_and_one_thread")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_model(tmp_path_factory.mktemp("models") / "tiny-random")
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "book.txt").write_text(BOOK.read_text())
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("quiet_and_one_thread", "folder")
 
 
 def words(text: str) -> str:
